@@ -95,6 +95,11 @@ func (s *Store) Automation(ctx context.Context, orgID, id uuid.UUID) (*Automatio
 	panic("unwritten")
 }
 
+// AutomationByTemplate returns the organization's live automation made from the template, else ErrNotFound.
+func (s *Store) AutomationByTemplate(ctx context.Context, orgID uuid.UUID, templateID string) (*Automation, error) {
+	panic("unwritten")
+}
+
 // ListAutomations returns a page and the total number of matches.
 func (s *Store) ListAutomations(ctx context.Context, f AutomationFilter) ([]*Automation, int, error) {
 	panic("unwritten")

@@ -79,6 +79,8 @@ type Run struct {
 
 	// ProviderID is the first provider id of the newest box (the contract's sandbox_id); filled by the readers below.
 	ProviderID *string `bun:"provider_id,scanonly"`
+	// OwnerID is the creator of the run's automation, deleted or not (S1-019); filled by Run and ListRuns.
+	OwnerID uuid.UUID `bun:"owner_id,scanonly"`
 	// Box is the newest box; filled by Run and ListRuns.
 	Box *Sandbox `bun:"-"`
 }

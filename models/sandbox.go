@@ -105,6 +105,9 @@ type Sandbox struct {
 	Storage        json.RawMessage `bun:"storage,nullzero"`
 	StorageAt      *time.Time      `bun:"storage_at"`
 
+	// DueAt is sandbox_cleanup_due_at of the box's run where this is the run's newest box; filled by Sandbox and ListSandboxes.
+	DueAt *time.Time `bun:"due_at,scanonly"`
+
 	Identities []*Identity `bun:"-"` // all of them, oldest first; filled by claims and readers
 }
 
