@@ -3,6 +3,7 @@ package models
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,54 @@ type Event struct {
 	Bytes        int64           `bun:"bytes"`
 	DurationMS   int64           `bun:"duration_ms"`
 	Detail       json.RawMessage `bun:"detail,nullzero"`
+}
+
+// The outcomes of an event.
+const (
+	EventOK      = "ok"
+	EventFailed  = "failed"
+	EventSkipped = "skipped"
+)
+
+// event returns an event about the box.
+func (b *Sandbox) event(what, actor, reason string, at time.Time) Event {
+	return Event{
+		At: at, OrgID: b.OrgID, SandboxID: &b.ID, RunID: b.RunID, AutomationID: b.AutomationID,
+		What: what, Actor: actor, Reason: reason, Outcome: EventOK,
+	}
+}
+
+// appendEventsTx appends events in one statement of the caller's transaction; ids and times are set where they are zero.
+func appendEventsTx(ctx context.Context, tx bun.IDB, now time.Time, events []Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	for i := range events {
+		if err := events[i].complete(now); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.NewInsert().Model(&events).Exec(ctx); err != nil {
+		return fmt.Errorf("append events: %w", err)
+	}
+	return nil
+}
+
+func (e *Event) complete(now time.Time) error {
+	if e.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("make an event id: %w", err)
+		}
+		e.ID = id
+	}
+	if e.At.IsZero() {
+		e.At = now
+	}
+	if e.Outcome == "" {
+		e.Outcome = EventOK
+	}
+	return nil
 }
 
 // AppendEvent appends an event; ID and At are set here when zero, org, run and automation from the box when it is given.
