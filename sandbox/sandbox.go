@@ -6,6 +6,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -27,6 +28,23 @@ var (
 	// ErrInvalid means that the provider definitely refused the request itself (another 4xx): nothing was made.
 	ErrInvalid = errors.New("provider refused the request")
 )
+
+// ProviderError is an answer of a provider that is neither success nor one of the errors above. A backend wraps it, so that
+// the breaker can tell a sick provider (5xx) from a busy or picky one (4xx).
+type ProviderError struct {
+	Status    int
+	Body      string // the start of it, without secrets
+	RequestID string
+}
+
+// Error says status, body and request id.
+func (e *ProviderError) Error() string {
+	text := fmt.Sprintf("provider answered %d: %s", e.Status, e.Body)
+	if e.RequestID != "" {
+		text += " (request " + e.RequestID + ")"
+	}
+	return text
+}
 
 // SuspendKind says what survives a suspend (S0-124).
 type SuspendKind string
@@ -62,6 +80,7 @@ type Capabilities struct {
 	KeepsHistory  bool        `json:"keeps_history"`  // the provider keeps the conversation itself after a delete (S1-049)
 	SuspendedCost string      `json:"suspended_cost,omitempty"`
 	Placed        bool        `json:"placed"` // boxes are reachable only from their location
+	FalseGone     bool        `json:"false_gone"` // Delete may say ErrGone of a box that exists: believed after Inspect agrees
 }
 
 // MemoryKept reports whether processes survive a suspend (S0-125).

@@ -1,0 +1,119 @@
+// Package backend holds the adapters of the providers, one file (or folder) each, and the table they enter themselves in.
+// Only this package knows a provider's settings and quirks (S0-142, S0-148); everybody else reads sandbox.Capabilities.
+package backend
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"automation/sandbox"
+)
+
+// Deps is what the service gives every backend.
+type Deps struct {
+	DataDir    string           // AUTOMATION_DATA_DIR, absolute
+	Executable string           // this program, re-run for what happens inside a process box
+	Log        *slog.Logger     // nil: discarded
+	Now        func() time.Time // the clock of rows (Store.Now); nil: the host's
+}
+
+// entry is one provider of the table.
+type entry struct {
+	capabilities sandbox.Capabilities
+	variables    []string
+	open         func(Deps, map[string]string) (sandbox.Backend, error) // nil: this build has no adapter
+}
+
+var table = map[string]entry{}
+
+// register enters a provider. C is its own env struct, so that a new provider needs no change of package config. It panics
+// on what only a programmer can get wrong, before main starts.
+func register[C any](name string, static sandbox.Capabilities, open func(Deps, C) (sandbox.Backend, error)) {
+	params, err := env.GetFieldParams(new(C))
+	if err != nil {
+		panic(fmt.Sprintf("settings of backend %s: %v", name, err))
+	}
+	e := entry{capabilities: static}
+	var filled []string // variables with a default: set but empty is a mistake, not the default
+	for _, p := range params {
+		e.variables = append(e.variables, p.Key)
+		if p.HasDefaultValue {
+			filled = append(filled, p.Key)
+		}
+	}
+	e.open = func(d Deps, environ map[string]string) (sandbox.Backend, error) {
+		for _, key := range filled {
+			if value, set := environ[key]; set && strings.TrimSpace(value) == "" {
+				return nil, fmt.Errorf("backend %s: %s is set but empty", name, key)
+			}
+		}
+		if environ == nil { // the library reads the process's own environment then
+			environ = map[string]string{}
+		}
+		c, err := env.ParseAsWithOptions[C](env.Options{Environment: environ})
+		if err != nil {
+			return nil, fmt.Errorf("backend %s: %w", name, err)
+		}
+		return open(d, c)
+	}
+	enter(name, e)
+}
+
+// announce enters a provider whose capabilities are known but for which this build has no adapter: boxes of another build
+// are still shown and decided on by what their provider can do (design: an unconfigured backend's capabilities).
+func announce(name string, static sandbox.Capabilities) { enter(name, entry{capabilities: static}) }
+
+func enter(name string, e entry) {
+	if _, taken := table[name]; taken {
+		panic("backend " + name + " is registered twice")
+	}
+	table[name] = e
+}
+
+// Names returns every known backend, sorted, with or without an adapter in this build.
+func Names() []string { return slices.Sorted(maps.Keys(table)) }
+
+// Available returns the backends that New can open, sorted.
+func Available() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return table[name].open == nil })
+}
+
+// Capabilities returns what a provider can do, configured or not (S0-134…139); false for an unknown name.
+func Capabilities(name string) (sandbox.Capabilities, bool) {
+	e, known := table[name]
+	return e.capabilities, known
+}
+
+// Variables returns the names of all environment variables that a backend reads, sorted: unknown ones are found by it.
+func Variables() []string {
+	var names []string
+	for _, e := range table {
+		names = append(names, e.variables...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// New opens a backend from environ, the service's environment as a map. Every error is one of configuration.
+func New(name string, deps Deps, environ map[string]string) (sandbox.Backend, error) {
+	e, known := table[name]
+	switch {
+	case !known:
+		return nil, fmt.Errorf("unknown sandbox backend %q: one of %s", name, strings.Join(Available(), ", "))
+	case e.open == nil:
+		return nil, fmt.Errorf("sandbox backend %q is not in this build: one of %s", name, strings.Join(Available(), ", "))
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	return e.open(deps, environ)
+}
