@@ -5,10 +5,18 @@ package models
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/lib/pq"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+	"github.com/uptrace/bun/dialect/sqlitedialect"
 )
 
 // Errors that callers decide on.
@@ -25,6 +33,8 @@ var (
 	ErrNoStamp = errors.New("the box has no due date")
 	// ErrLeaseLost means that the lease token is no longer the row's.
 	ErrLeaseLost = errors.New("lease lost")
+	// ErrClosed means that the store is closed.
+	ErrClosed = errors.New("store is closed")
 	// ErrSealed means that a stored secret cannot be opened with the configured keys.
 	ErrSealed = errors.New("secret cannot be opened")
 )
@@ -32,6 +42,15 @@ var (
 // Store is the one handle on the database: SQLite (one process, one writer, a read pool) or PostgreSQL.
 type Store struct {
 	store
+}
+
+// store is what a Store keeps.
+type store struct {
+	dialect Dialect
+	db      *bun.DB // reads; on PostgreSQL everything
+	writer  *writer // SQLite only
+	clock   *clock
+	keys    []key
 }
 
 // Dialect names the engine behind a Store.
@@ -48,6 +67,7 @@ type Option func(*options)
 
 type options struct {
 	clock func() time.Time
+	host  func() time.Time
 	keys  [][]byte
 	pool  int
 }
@@ -61,24 +81,106 @@ func WithKeys(keys ...[]byte) Option { return func(o *options) { o.keys = keys }
 // WithPool sets the largest number of PostgreSQL connections.
 func WithPool(n int) Option { return func(o *options) { o.pool = n } }
 
+// WithHost replaces the machine's clock, which Sync compares with PostgreSQL's and which is the clock on SQLite; for tests.
+func WithHost(now func() time.Time) Option { return func(o *options) { o.host = now } }
+
 // Open opens a migrated database. dsn is "sqlite:<path>" or a "postgres://" URL.
-func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) { panic("unwritten") }
+func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {
+	o := options{pool: defaultPool}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	keys, err := newKeys(o.keys)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{store{keys: keys}}
+	if path, ok := strings.CutPrefix(dsn, "sqlite:"); ok {
+		err = s.openSQLite(path, o)
+	} else {
+		err = s.openPostgres(dsn, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.Sync(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the database: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// The sizes of the pools of connections.
+const (
+	defaultPool = 15
+	readPool    = 8
+)
+
+// openSQLite opens a file twice: a pool that can only read, and the one connection of the writer.
+func (s *Store) openSQLite(path string, o options) error {
+	s.dialect, s.clock = SQLite, newClock(o, true)
+	wrap := func(db *sql.DB) *bun.DB { return bun.NewDB(db, sqlitedialect.New()) }
+	reads, err := sql.Open("sqlite", sqliteDSN(path, "_pragma=query_only(1)"))
+	if err != nil {
+		return err
+	}
+	reads.SetMaxOpenConns(readPool)
+	reads.SetMaxIdleConns(readPool)
+	s.db = wrap(reads)
+	writes, err := sql.Open("sqlite", sqliteDSN(path, "_txlock=immediate"))
+	if err != nil {
+		return errors.Join(err, reads.Close())
+	}
+	s.writer = newWriter(writes, wrap)
+	return nil
+}
+
+// sqliteDSN names a file with the settings every connection needs; a PRAGMA by hand would reach one pooled connection only.
+func sqliteDSN(path, more string) string {
+	name := url.URL{Scheme: "file", OmitHost: true, Path: path}
+	return name.String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&" + more
+}
+
+func (s *Store) openPostgres(dsn string, o options) error {
+	s.dialect, s.clock = Postgres, newClock(o, false)
+	target, err := url.Parse(dsn)
+	if err != nil || target.Scheme != "postgres" && target.Scheme != "postgresql" {
+		return errors.New("database URL is neither sqlite: nor postgres://")
+	}
+	query := target.Query()
+	query.Set("timezone", "UTC") // times come back in UTC, as everything here expects
+	target.RawQuery = query.Encode()
+	connector, err := pq.NewConnector(target.String())
+	if err != nil {
+		return fmt.Errorf("database URL: %w", err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(o.pool)
+	db.SetMaxIdleConns(o.pool)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	s.db = bun.NewDB(db, pgdialect.New())
+	return nil
+}
 
 // Close stops the writer after what is queued, and closes the connections.
-func (s *Store) Close() error { panic("unwritten") }
+func (s *Store) Close() error {
+	if s.writer == nil {
+		return s.db.Close()
+	}
+	return errors.Join(s.writer.close(), s.db.Close())
+}
 
 // Dialect returns the engine.
-func (s *Store) Dialect() Dialect { panic("unwritten") }
-
-// Now is the only clock of rows, UTC, cut to microseconds: PostgreSQL's own (read at start and every minute by Sync, advanced
-// monotonically between), the host's on SQLite, where a backward step only waits (design section 4).
-func (s *Store) Now() time.Time { panic("unwritten") }
-
-// Sync reads the database's clock anew and returns the host's skew against it (zero on SQLite).
-func (s *Store) Sync(ctx context.Context) (skew time.Duration, err error) { panic("unwritten") }
+func (s *Store) Dialect() Dialect { return s.dialect }
 
 // Ping reports whether the database answers.
-func (s *Store) Ping(ctx context.Context) error { panic("unwritten") }
+func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }
 
 // Deployment returns the UUID that the first migration wrote: the deployment label of every box.
-func (s *Store) Deployment(ctx context.Context) (uuid.UUID, error) { panic("unwritten") }
+func (s *Store) Deployment(ctx context.Context) (uuid.UUID, error) {
+	var id uuid.UUID
+	err := s.db.NewRaw("SELECT id FROM deployment").Scan(ctx, &id)
+	return id, notFound(err, "read the deployment id")
+}
+
+// newID makes the id of a new row: UUIDv7, so that keys are in the order of creation.
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
