@@ -79,7 +79,7 @@ type Capabilities struct {
 	LookingCounts bool        `json:"looking_counts"` // looking at the box counts as activity: nothing polls it on a timer (S0-130, S0-131)
 	KeepsHistory  bool        `json:"keeps_history"`  // the provider keeps the conversation itself after a delete (S1-049)
 	SuspendedCost string      `json:"suspended_cost,omitempty"`
-	Placed        bool        `json:"placed"` // boxes are reachable only from their location
+	Placed        bool        `json:"placed"`     // boxes are reachable only from their location
 	FalseGone     bool        `json:"false_gone"` // Delete may say ErrGone of a box that exists: believed after Inspect agrees
 }
 
