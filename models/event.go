@@ -39,10 +39,7 @@ const (
 
 // event returns an event about the box.
 func (b *Sandbox) event(what, actor, reason string, at time.Time) Event {
-	return Event{
-		At: at, OrgID: b.OrgID, SandboxID: &b.ID, RunID: b.RunID, AutomationID: b.AutomationID,
-		What: what, Actor: actor, Reason: reason, Outcome: EventOK,
-	}
+	return b.about(Event{At: at, What: what, Actor: actor, Reason: reason, Outcome: EventOK})
 }
 
 // appendEventsTx appends events in one statement of the caller's transaction; ids and times are set where they are zero.
@@ -51,9 +48,7 @@ func appendEventsTx(ctx context.Context, tx bun.IDB, now time.Time, events []Eve
 		return nil
 	}
 	for i := range events {
-		if err := events[i].complete(now); err != nil {
-			return err
-		}
+		events[i].complete(now)
 	}
 	if _, err := tx.NewInsert().Model(&events).Exec(ctx); err != nil {
 		return fmt.Errorf("append events: %w", err)
@@ -61,13 +56,9 @@ func appendEventsTx(ctx context.Context, tx bun.IDB, now time.Time, events []Eve
 	return nil
 }
 
-func (e *Event) complete(now time.Time) error {
+func (e *Event) complete(now time.Time) {
 	if e.ID == uuid.Nil {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("make an event id: %w", err)
-		}
-		e.ID = id
+		e.ID = newID()
 	}
 	if e.At.IsZero() {
 		e.At = now
@@ -75,18 +66,60 @@ func (e *Event) complete(now time.Time) error {
 	if e.Outcome == "" {
 		e.Outcome = EventOK
 	}
-	return nil
+}
+
+// about fills in what an event about a box leaves open.
+func (b *Sandbox) about(e Event) Event {
+	e.OrgID, e.SandboxID, e.RunID, e.AutomationID = b.OrgID, &b.ID, b.RunID, b.AutomationID
+	return e
 }
 
 // AppendEvent appends an event; ID and At are set here when zero, org, run and automation from the box when it is given.
-func (s *Store) AppendEvent(ctx context.Context, e Event) error { panic("unwritten") }
+func (s *Store) AppendEvent(ctx context.Context, e Event) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		e := e
+		if e.SandboxID != nil {
+			box := new(Sandbox)
+			err := tx.NewSelect().Model(box).
+				Column("s.id", "s.org_id", "s.run_id", "s.automation_id").
+				Where("s.id = ?", *e.SandboxID).
+				Scan(ctx)
+			if err != nil {
+				return notFound(err, "read box %s", *e.SandboxID)
+			}
+			e = box.about(e)
+		}
+		return appendEventsTx(ctx, tx, s.Now(), []Event{e})
+	})
+}
 
-// Events returns a box's timeline, oldest first.
+// Events returns a box's timeline, oldest first, and its length.
 func (s *Store) Events(ctx context.Context, boxID uuid.UUID, limit, offset int) ([]*Event, int, error) {
-	panic("unwritten")
+	var events []*Event
+	q := s.db.NewSelect().Model(&events).Where("e.sandbox_id = ?", boxID)
+	total, err := q.Count(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("count the events of box %s: %w", boxID, err)
+	}
+	if err := q.OrderExpr("e.at, e.id").Limit(int64(limit)).Offset(int64(offset)).Scan(ctx); err != nil {
+		return nil, 0, fmt.Errorf("read the events of box %s: %w", boxID, err)
+	}
+	return events, int(total), nil
 }
 
 // PurgeEvents removes up to limit events older than t and returns how many went.
 func (s *Store) PurgeEvents(ctx context.Context, t time.Time, limit int) (int, error) {
-	panic("unwritten")
+	gone := 0
+	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		old := tx.NewSelect().Model((*Event)(nil)).Column("e.id").Where("e.at < ?", t).OrderExpr("e.at").Limit(int64(limit))
+		var err error
+		gone, err = affected(tx.NewDelete().Model((*Event)(nil)).
+			Where("id IN (?)", s.lock(old, "UPDATE SKIP LOCKED")).
+			Exec(ctx))
+		if err != nil {
+			return fmt.Errorf("purge events: %w", err)
+		}
+		return nil
+	})
+	return gone, err
 }

@@ -3,10 +3,12 @@ package models
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/schema"
 )
 
 // Desired is what a box is ordered to be.
@@ -43,6 +45,12 @@ const (
 	IdentityConfig   IdentityKind = "config"
 )
 
+// Who made a row of sandboxes.
+const (
+	CreatedByDispatch = "dispatch"
+	CreatedByOrphan   = "orphan" // the provider listed the box under our label, and no row owned it
+)
+
 // Sandbox is a row of sandboxes: a box, written before a provider is asked for anything. ID is the workspace id, which never
 // changes; what providers name is in Identities.
 type Sandbox struct {
@@ -55,7 +63,7 @@ type Sandbox struct {
 	RunID        *uuid.UUID `bun:"run_id"`
 	Backend      string     `bun:"backend"`
 	Location     string     `bun:"location"`   // where it can be reached; "" for remote providers
-	CreatedBy    string     `bun:"created_by"` // dispatch, orphan (S0-016)
+	CreatedBy    string     `bun:"created_by"` // CreatedByDispatch, CreatedByOrphan (S0-016)
 
 	Desired     Desired   `bun:"desired"`
 	Observed    Observed  `bun:"observed"`
@@ -139,8 +147,6 @@ type Identity struct {
 	GoneAt     *time.Time   `bun:"gone_at"`
 }
 
-// Sandboxes: reading.
-
 // SandboxFilter selects boxes of one organization, newest first.
 type SandboxFilter struct {
 	OrgID          uuid.UUID
@@ -153,211 +159,126 @@ type SandboxFilter struct {
 	Offset         int
 }
 
+// Reason codes of NeedsAttention that a reader finds by itself; the settler stores the others.
+const (
+	AttentionUnserved  = "unserved"   // nobody has worked on the box for unservedAfter, though it has work
+	AttentionKept      = "kept"       // pinned for longer than keptAfter
+	AttentionKeepAlive = "keep_alive" // of a keep_alive automation, older than keptAfter
+)
+
+// After how long a box is shown as needing attention (design sections 4 and 9).
+const (
+	unservedAfter = time.Hour
+	keptAfter     = 7 * 24 * time.Hour
+)
+
+// attention is the reason code with which a box needs a person.
+const attention = `CASE WHEN s.needs_attention <> '' THEN s.needs_attention
+	WHEN s.observed = 'deleted' THEN ''
+	WHEN s.next_step_at <= ?0 AND (s.lease_until IS NULL OR s.lease_until <= ?1) THEN 'unserved'
+	WHEN s.desired = 'deleted' THEN ''
+	WHEN s.kept_at <= ?2 THEN 'kept'
+	WHEN s.created_at <= ?2 AND EXISTS (SELECT 1 FROM automations AS a WHERE a.id = s.automation_id AND a.keep_alive)
+	THEN 'keep_alive' ELSE '' END`
+
+func attentionAt(now time.Time) schema.QueryAppender {
+	return bun.SafeQuery(attention, now.Add(-unservedAfter), now, now.Add(-keptAfter))
+}
+
+// selectBoxes selects whole boxes with what readers compute: the reason for attention and the due date. A stamp that is
+// invalid (BR-07) is never shown: the janitor repairs it.
+func selectBoxes(db bun.IDB, boxes any, now time.Time) *bun.SelectQuery {
+	return db.NewSelect().Model(boxes).
+		ExcludeColumn("needs_attention").
+		ColumnExpr("(?) AS needs_attention", attentionAt(now)).
+		ColumnExpr("r.sandbox_cleanup_due_at AS due_at").
+		Join("LEFT JOIN automation_runs AS r ON r.id = s.run_id AND r.box_id = s.id").
+		JoinOn("r.sandbox_cleanup_due_at >= r.completed_at")
+}
+
 // Sandbox returns a box with its identities; orgID uuid.Nil means any organization. ErrNotFound when there is none.
 func (s *Store) Sandbox(ctx context.Context, orgID, id uuid.UUID) (*Sandbox, error) {
-	panic("unwritten")
+	box := new(Sandbox)
+	q := selectBoxes(s.db, box, s.Now()).Where("s.id = ?", id)
+	if orgID != uuid.Nil {
+		q = q.Where("s.org_id = ?", orgID)
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, notFound(err, "read box %s", id)
+	}
+	return box, s.completeBoxes(ctx, s.db, []*Sandbox{box})
 }
 
 // SandboxByProviderID returns the workspace id of the organization's box that a provider named so, else ErrNotFound.
 func (s *Store) SandboxByProviderID(ctx context.Context, orgID uuid.UUID, providerID string) (uuid.UUID, error) {
-	panic("unwritten")
+	var id uuid.UUID
+	err := s.db.NewSelect().Model((*Identity)(nil)).
+		Column("i.sandbox_id").
+		Join("JOIN sandboxes AS s ON s.id = i.sandbox_id").
+		Where("i.provider_id = ?", providerID).
+		Where("s.org_id = ?", orgID).
+		OrderExpr("i.seen_at DESC").
+		Limit(1).
+		Scan(ctx, &id)
+	if err != nil {
+		return uuid.Nil, notFound(err, "look for the box that its provider calls %q", providerID)
+	}
+	return id, nil
 }
 
 // ListSandboxes returns a page with identities, and the total number of matches.
 func (s *Store) ListSandboxes(ctx context.Context, f SandboxFilter) ([]*Sandbox, int, error) {
-	panic("unwritten")
+	var boxes []*Sandbox
+	now := s.Now()
+	q := selectBoxes(s.db, &boxes, now).Where("s.org_id = ?", f.OrgID)
+	if len(f.States) > 0 {
+		q = q.Where("s.observed IN (?)", bun.List(f.States))
+	}
+	if len(f.Desired) > 0 {
+		q = q.Where("s.desired IN (?)", bun.List(f.Desired))
+	}
+	if f.Backend != "" {
+		q = q.Where("s.backend = ?", f.Backend)
+	}
+	if f.DueWithin != nil {
+		q = q.Where("r.sandbox_cleanup_due_at <= ?", now.Add(*f.DueWithin))
+	}
+	if f.NeedsAttention {
+		q = q.Where("(?) <> ''", attentionAt(now))
+	}
+	total, err := q.Count(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("count boxes: %w", err)
+	}
+	if err := q.OrderExpr("s.created_at DESC, s.id DESC").Limit(int64(f.Limit)).Offset(int64(f.Offset)).Scan(ctx); err != nil {
+		return nil, 0, fmt.Errorf("list boxes: %w", err)
+	}
+	return boxes, int(total), s.completeBoxes(ctx, s.db, boxes)
 }
 
-// Sandboxes: changing minds.
-
-// Order changes the desired state of a box: generation + 1, ordered_at, order_reason, next_step_at = now, tried and
-// prepare_until cleared, an event; WHERE desired <> 'deleted'. who is a user ("user:<id>") or a duty; why is a short reason.
-// An order by a person ("user:" prefix) to suspend or delete a box whose run is RUNNING is ErrRunActive. ErrDeletionOrdered
-// when deletion was ordered before (also for a repeated delete), ErrNotFound when there is no such box.
-func (s *Store) Order(ctx context.Context, boxID uuid.UUID, to Desired, who, why string) error {
-	panic("unwritten")
+// completeBoxes fills in the identities of boxes with one statement, and opens their secrets. A key that cannot be opened
+// becomes "": it is read anew from the provider where it can be, and holds up neither a suspend nor a delete.
+func (s *Store) completeBoxes(ctx context.Context, db bun.IDB, boxes []*Sandbox) error {
+	if len(boxes) == 0 {
+		return nil
+	}
+	byID := make(map[uuid.UUID]*Sandbox, len(boxes))
+	ids := make([]uuid.UUID, len(boxes))
+	for n, b := range boxes {
+		byID[b.ID], ids[n] = b, b.ID
+		b.SessionKey = s.openKey(b.SessionKey)
+	}
+	var found []*Identity
+	err := db.NewSelect().Model(&found).
+		Where("i.sandbox_id IN (?)", bun.List(ids)).
+		OrderExpr("i.seen_at, i.kind, i.provider_id").
+		Scan(ctx)
+	if err != nil {
+		return fmt.Errorf("read identities: %w", err)
+	}
+	for _, i := range found {
+		i.SessionKey = s.openKey(i.SessionKey)
+		byID[i.SandboxID].Identities = append(byID[i.SandboxID].Identities, i)
+	}
+	return nil
 }
-
-// Extend sets the stamp of the box's run (locks run, then box). ErrNoStamp when it has none, ErrDeletionOrdered.
-func (s *Store) Extend(ctx context.Context, boxID uuid.UUID, due time.Time, who string) error {
-	panic("unwritten")
-}
-
-// Keep pins a box and clears the stamp of its run; ErrDeletionOrdered.
-func (s *Store) Keep(ctx context.Context, boxID uuid.UUID, who, reason string) error {
-	panic("unwritten")
-}
-
-// Unkeep unpins a box and, where its run is terminal and its automation not keep_alive, stamps from now + delay. It returns
-// the new due date or nil.
-func (s *Store) Unkeep(ctx context.Context, boxID uuid.UUID, delay time.Duration, who string) (*time.Time, error) {
-	panic("unwritten")
-}
-
-// Touch moves last_access_at forward to at.
-func (s *Store) Touch(ctx context.Context, boxID uuid.UUID, at time.Time) error { panic("unwritten") }
-
-// Attach writes or renews the attachment of this process to a box until until; it takes the box FOR SHARE. ErrDeletionOrdered
-// where the box is ordered deleted.
-func (s *Store) Attach(ctx context.Context, boxID, process uuid.UUID, until time.Time) error {
-	panic("unwritten")
-}
-
-// Detach removes the attachment of this process.
-func (s *Store) Detach(ctx context.Context, boxID, process uuid.UUID) error { panic("unwritten") }
-
-// Sandboxes: the settler's claims and records.
-
-// Place is a backend and a location that a process serves.
-type Place struct {
-	Backend  string
-	Location string
-}
-
-// Claim is a leased box with what a step is decided on.
-type Claim struct {
-	Box        *Sandbox // with identities
-	Run        *Run     // nil when the box has none
-	Newest     bool     // the box is its run's newest
-	KeepAlive  bool     // of the automation
-	AttachedAt bool     // a live attachment exists
-	Token      uuid.UUID
-	Generation int64
-	Now        time.Time
-}
-
-// ClaimBoxes leases up to n boxes of the place with next_step_at <= now and no live lease, earliest first, each with a new
-// token, for lease. prepare_until is stored at the first claim after an order.
-func (s *Store) ClaimBoxes(ctx context.Context, p Place, n int, lease, budget time.Duration) ([]Claim, error) {
-	panic("unwritten")
-}
-
-// NextStepAt returns the earliest time at which ClaimBoxes has work for the place: the later of next_step_at and the end of
-// a lease, per row; nil when everything is at rest.
-func (s *Store) NextStepAt(ctx context.Context, p Place) (*time.Time, error) { panic("unwritten") }
-
-// Renew prolongs the lease WHERE lease_token = token and returns the row's generation; ErrLeaseLost.
-func (s *Store) Renew(ctx context.Context, boxID, token uuid.UUID, lease time.Duration) (generation int64, err error) {
-	panic("unwritten")
-}
-
-// Reload reads a claimed box anew under the same token (after an identity was recorded, or the generation changed).
-func (s *Store) Reload(ctx context.Context, boxID, token uuid.UUID) (Claim, error) {
-	panic("unwritten")
-}
-
-// Release gives the lease back WHERE lease_token = token and keeps next_step_at.
-func (s *Store) Release(ctx context.Context, boxID, token uuid.UUID) error { panic("unwritten") }
-
-// ReleaseAll clears every lease: on SQLite at start, where one process owns the file.
-func (s *Store) ReleaseAll(ctx context.Context) error { panic("unwritten") }
-
-// RecordIdentity stores a fact, unconditionally: the identity (URL and key are updated when not empty, gone_at cleared only
-// by a later sighting of the same id), the box's present url and key, and, on a provisioning box that has no run_id dispatch
-// order, nothing else.
-func (s *Store) RecordIdentity(ctx context.Context, id Identity) error { panic("unwritten") }
-
-// MarkGone stores that the provider shows the identity gone; a fact.
-func (s *Store) MarkGone(ctx context.Context, boxID uuid.UUID, kind IdentityKind, providerID string) error {
-	panic("unwritten")
-}
-
-// MarkCreate stores create_sent_at (sent true) or create_ended_at, WHERE the lease is token's. ErrLeaseLost otherwise: do
-// not call Create.
-func (s *Store) MarkCreate(ctx context.Context, boxID, token uuid.UUID, sent bool) error {
-	panic("unwritten")
-}
-
-// Step is the record of one step of the settler or of dispatch: an observation (written WHERE lease_token = token, whatever
-// the generation) and decisions (written by the same UPDATE, but keeping the old values when the generation has changed).
-type Step struct {
-	BoxID      uuid.UUID
-	Token      uuid.UUID
-	Generation int64
-	Name       string // step name, for events and tried
-
-	// Observation.
-	Observed      *Observed
-	Woke          bool       // seen awake after not being awake: awake_epoch + 1, tried cleared
-	Answered      *bool      // true: answered_at is set when NULL; false: answered_at = NULL
-	ExpiresAt     *time.Time // the provider's expiry
-	URL           *string
-	SessionKey    *string
-	OutputDone    bool // output_epoch = awake_epoch
-	ReclaimedDone bool
-	ExportedDone  bool
-	FreedBytes    int64
-	ExportTried   bool // export_tries + 1, export_tried_at = now
-
-	// Decisions.
-	Tried          bool       // add Name to tried
-	Next           *time.Time // next_step_at; nil: at rest
-	Attempts       int
-	LastError      *string
-	NeedsAttention string
-	Searches       int
-	Adopt          *Desired // a different state on a row at rest: desired is set to it, event adopted, no new generation
-	// ClearStamp clears the run's stamp in the same transaction, provided this is the run's newest box (the first Delete
-	// call was made, success or not: S1-033).
-	ClearStamp bool
-
-	Release bool    // give the lease back with this record
-	Events  []Event // appended in the same transaction
-}
-
-// RecordStep writes a Step. changed reports that the generation is no longer Step.Generation (decisions were not written; an
-// order is waiting). ErrLeaseLost when the token is not the row's: nothing but facts may be written then.
-func (s *Store) RecordStep(ctx context.Context, st Step) (changed bool, err error) {
-	panic("unwritten")
-}
-
-// Sandboxes: the janitor.
-
-// OrderDue orders deleted, in one bounded transaction, up to limit boxes of runs that are terminal, whose stamp is <= now,
-// whose newest box is not ordered deleted, not kept, in one of places, and not attached (an attachment holds for at most
-// hold past the stamp, which does not move). It locks run, then box, then checks attachments. It takes no lease. It returns
-// the ids ordered.
-func (s *Store) OrderDue(ctx context.Context, places []Place, limit int, hold time.Duration) ([]uuid.UUID, error) {
-	panic("unwritten")
-}
-
-// RepairStamps clears stamps of runs that have no box, and sets an invalid stamp (zero, before completed_at) of a terminal
-// run to completed_at + delay (BR-07); bounded by limit. It returns how many rows it changed.
-func (s *Store) RepairStamps(ctx context.Context, delay time.Duration, limit int) (int, error) {
-	panic("unwritten")
-}
-
-// NextDueAt returns the earliest stamp, or nil.
-func (s *Store) NextDueAt(ctx context.Context) (*time.Time, error) { panic("unwritten") }
-
-// Sandboxes: the orphan pass.
-
-// Listed is one box that a provider listed under our deployment label.
-type Listed struct {
-	Kind        IdentityKind
-	ProviderID  string
-	WorkspaceID uuid.UUID // from the label; uuid.Nil when unreadable
-	Observed    Observed
-}
-
-// SightOrphan handles one listed box after the list was read. Known identity: nothing (false). Row of that workspace id
-// without this identity (a create whose answer was lost): the identity is recorded and the row nudged (true). No row: one is
-// inserted, created_by orphan, ordered deleted with next_step_at = now + quarantine, and its identity (true).
-func (s *Store) SightOrphan(ctx context.Context, p Place, l Listed, quarantine time.Duration) (bool, error) {
-	panic("unwritten")
-}
-
-// Known is an identity of a row at rest that a list may fail to show.
-type Known struct {
-	BoxID      uuid.UUID
-	ProviderID string
-}
-
-// KnownBoxes returns the open box identities of the place seen before t whose rows are not deleted or missing; those that a
-// list taken after t does not show are nudged (NudgeBox), so that the settler inspects them under the lease.
-func (s *Store) KnownBoxes(ctx context.Context, p Place, t time.Time) ([]Known, error) {
-	panic("unwritten")
-}
-
-// NudgeBox sets next_step_at = now where the row is at rest or later.
-func (s *Store) NudgeBox(ctx context.Context, boxID uuid.UUID) error { panic("unwritten") }

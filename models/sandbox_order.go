@@ -2,7 +2,10 @@ package models
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -64,4 +67,49 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 		events[i] = b.event("ordered", o.who, string(o.to)+": "+o.why, o.now)
 	}
 	return boxes, appendEventsTx(ctx, tx, o.now, events)
+}
+
+// Order changes the desired state of a box: generation + 1, ordered_at, order_reason, next_step_at = now, tried and
+// prepare_until cleared, an event; WHERE desired <> 'deleted'. who is a user ("user:<id>") or a duty; why is a short reason.
+// An order by a person ("user:" prefix) to suspend or delete a box whose run is RUNNING is ErrRunActive. ErrDeletionOrdered
+// when deletion was ordered before (also for a repeated delete), ErrNotFound when there is no such box.
+func (s *Store) Order(ctx context.Context, boxID uuid.UUID, to Desired, who, why string) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		run, err := s.lockedRunOf(ctx, tx, boxID)
+		if err != nil {
+			return err
+		}
+		byHand := strings.HasPrefix(who, "user:") && to != WantRunning
+		if byHand && run != nil && run.Status == RunRunning && run.BoxID != nil && *run.BoxID == boxID {
+			return ErrRunActive
+		}
+		return orderTx(ctx, tx, boxID, order{to: to, who: who, why: why, now: s.Now()})
+	})
+}
+
+// lockedRunOf locks and returns the run of a box, before the box is locked (lock order: automation, run, box, identity); nil
+// when the box has none. A box never changes its run, so that this can be read before.
+func (s *Store) lockedRunOf(ctx context.Context, tx bun.IDB, boxID uuid.UUID) (*Run, error) {
+	run := new(Run)
+	q := tx.NewSelect().Model(run).Where("r.id = (SELECT s.run_id FROM sandboxes AS s WHERE s.id = ?)", boxID)
+	err := s.lock(q, "UPDATE").Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the run of box %s: %w", boxID, err)
+	}
+	return run, nil
+}
+
+// lockedBox locks and returns a box that is not ordered deleted; ErrDeletionOrdered, ErrNotFound.
+func (s *Store) lockedBox(ctx context.Context, tx bun.IDB, boxID uuid.UUID) (*Sandbox, error) {
+	box := new(Sandbox)
+	if err := s.lock(tx.NewSelect().Model(box).Where("s.id = ?", boxID), "UPDATE").Scan(ctx); err != nil {
+		return nil, notFound(err, "lock box %s", boxID)
+	}
+	if box.Desired == WantDeleted {
+		return nil, ErrDeletionOrdered
+	}
+	return box, nil
 }
