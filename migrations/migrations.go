@@ -5,7 +5,9 @@ package migrations
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -159,4 +161,21 @@ func Latest() uint {
 		return 0 // only a malformed pattern fails
 	}
 	return uint(len(steps))
+}
+
+// Digest names the schema: it differs wherever a step of any dialect differs.
+func Digest() string {
+	sum := sha256.New()
+	names, err := fs.Glob(files, "*/*.sql")
+	if err != nil {
+		return "" // only a malformed pattern fails
+	}
+	for _, name := range names {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			return "" // an embedded file that was just listed is there
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
