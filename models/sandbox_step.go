@@ -44,6 +44,9 @@ type Step struct {
 	// ClearStamp clears the run's stamp in the same transaction, provided this is the run's newest box (the first Delete
 	// call was made, success or not: S1-033).
 	ClearStamp bool
+	// Waited says that none of the steps before a suspend or delete was made: their budget (prepare_until) begins anew at the
+	// next claim.
+	Waited bool
 
 	Release bool    // give the lease back with this record
 	Events  []Event // appended in the same transaction
@@ -53,7 +56,8 @@ type Step struct {
 var stepColumns = []string{
 	"observed", "observed_at", "answered_at", "expires_at", "suspended_at", "deleted_at", "url", "session_key",
 	"awake_epoch", "output_epoch", "reclaimed_epoch", "exported_epoch", "reclaimed_bytes", "export_tries", "export_tried_at",
-	"tried", "next_step_at", "attempts", "last_error", "needs_attention", "searches", "desired", "lease_token", "lease_until",
+	"tried", "next_step_at", "attempts", "last_error", "needs_attention", "searches", "desired", "prepare_until",
+	"lease_token", "lease_until",
 }
 
 // RecordStep writes a Step. changed reports that the generation is no longer Step.Generation (decisions were not written; an
@@ -182,6 +186,9 @@ func (b *Sandbox) mark(st Step, now time.Time) {
 func (b *Sandbox) decide(st Step, rested bool) (adopted bool) {
 	b.NextStepAt, b.Attempts, b.LastError = st.Next, st.Attempts, st.LastError
 	b.NeedsAttention, b.Searches = st.NeedsAttention, st.Searches
+	if st.Waited {
+		b.PrepareUntil = nil
+	}
 	if st.Tried && !slices.Contains(b.Tried, st.Name) {
 		b.Tried = append(b.Tried, st.Name)
 	}
