@@ -1,0 +1,236 @@
+package process
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/google/uuid"
+
+	"automation/models"
+	"automation/sandbox"
+)
+
+// Names in a box's control directory.
+const (
+	recordFile   = "box.json"   // what the box is; written before the directory gets its name, removed last
+	keyFile      = "key"        // session key of the agent server
+	lockFile     = "lock"       // held by whoever changes the box
+	startFile    = "start.json" // facts of the last start
+	portFile     = "port"       // written by the agent server once it listens
+	readyFile    = "ready"      // the agent server of this start has answered once
+	heldFile     = "held"       // which of "suspend" and "resume" a stopped tree was last told
+	deletingFile = "deleting"   // deletion has begun
+	logFile      = "log"        // output of supervisor and agent server
+)
+
+// box is the directory of one box. Its name, the workspace id, is its identity.
+type box struct {
+	id  uuid.UUID
+	dir string
+}
+
+// record says what a box is and whose.
+type record struct {
+	WorkspaceID uuid.UUID `json:"workspace_id"`
+	Deployment  uuid.UUID `json:"deployment"`
+	CreatedAt   time.Time `json:"created_at"`
+}
+
+func (x box) control(name string) string { return filepath.Join(x.dir, "control", name) }
+func (x box) home() string               { return filepath.Join(x.dir, "home") }
+func (x box) tmp() string                { return filepath.Join(x.dir, "tmp") }
+
+// exists reports whether the directory is there. Only "it is not there" is no; anything else is an error.
+func (x box) exists() (bool, error) {
+	info, err := os.Lstat(x.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look at box: %w", err)
+	case !info.IsDir():
+		return false, fmt.Errorf("%s is not a directory", x.dir)
+	}
+	return true, nil
+}
+
+// make lays the directory out under another name and then gives it its own, so that a box never exists without its record
+// and key. One that exists already is kept if it is the deployment's.
+func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
+	staging, err := os.MkdirTemp(filepath.Dir(x.dir), stagingPrefix+x.id.String()+"-")
+	if err != nil {
+		return false, fmt.Errorf("make box: %w", err)
+	}
+	defer func() { err = errors.Join(err, removeIn(filepath.Dir(x.dir), filepath.Base(staging))) }()
+	stage := box{id: x.id, dir: staging}
+	for _, dir := range []string{stage.home(), stage.tmp(), stage.control("")} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return false, fmt.Errorf("make box: %w", err)
+		}
+	}
+	text, err := json.Marshal(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()})
+	if err != nil {
+		return false, fmt.Errorf("make box: %w", err)
+	}
+	if err := errors.Join(stage.ensureKey(), writeFile(stage.control(recordFile), text)); err != nil {
+		return false, err
+	}
+	err = os.Rename(staging, x.dir)
+	if err == nil {
+		return true, syncDir(filepath.Dir(x.dir))
+	}
+	r, readErr := x.record()
+	switch {
+	case readErr != nil:
+		return false, fmt.Errorf("make box: %w", err)
+	case r.Deployment != deployment:
+		return false, fmt.Errorf("%w: box %s belongs to another deployment", sandbox.ErrInvalid, x.id)
+	}
+	return false, nil
+}
+
+// ensureKey gives the box a session key of its own, once.
+func (x box) ensureKey() error {
+	if x.has(keyFile) {
+		return nil
+	}
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // never fails
+	return writeFile(x.control(keyFile), []byte(hex.EncodeToString(key[:])))
+}
+
+// record reads what the box is.
+func (x box) record() (record, error) {
+	text, err := os.ReadFile(x.control(recordFile))
+	if err != nil {
+		return record{}, fmt.Errorf("read box record: %w", err)
+	}
+	var r record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return record{}, fmt.Errorf("read box record: %w", err)
+	}
+	return r, nil
+}
+
+// identity is the box's only one. URL is "" until its agent server has said where it listens; a key that cannot be read is "".
+func (x box) identity() sandbox.Identity {
+	key, _ := os.ReadFile(x.control(keyFile))
+	i := sandbox.Identity{Kind: models.IdentityBox, ProviderID: x.id.String(), Key: string(key)}
+	if port, ok := x.port(); ok {
+		i.URL = "http://127.0.0.1:" + port
+	}
+	return i
+}
+
+// has reports whether a control file exists.
+func (x box) has(name string) bool {
+	_, err := os.Lstat(x.control(name))
+	return err == nil
+}
+
+// lock takes the box for a change; the returned function gives it back. ErrGone when there is no directory, also when it
+// was removed while we waited.
+func (x box) lock(ctx context.Context) (unlock func(), err error) {
+	err = until(ctx, func() (bool, error) {
+		var err error
+		unlock, err = x.take()
+		return unlock != nil, err
+	})
+	if err != nil && !errors.Is(err, sandbox.ErrGone) {
+		err = fmt.Errorf("lock box: %w", err)
+	}
+	return unlock, err
+}
+
+// take tries to lock once; without an error, no function means that somebody else holds the box.
+func (x box) take() (unlock func(), err error) {
+	if there, err := x.exists(); err != nil || !there {
+		return nil, errors.Join(err, goneUnless(there))
+	}
+	// A box can remove its own control directory; without one there is nothing to lock.
+	if err := os.Mkdir(x.control(""), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, ignore(err, fs.ErrNotExist)
+	}
+	l := flock.New(x.control(lockFile), flock.SetPermissions(0o600))
+	held, err := l.TryLock()
+	if err != nil || !held || !sameFile(l, x.control(lockFile)) { // the lock of a removed box locks nothing
+		return nil, errors.Join(ignore(err, fs.ErrNotExist), l.Close())
+	}
+	return func() { _ = l.Close() }, nil
+}
+
+func goneUnless(there bool) error {
+	if there {
+		return nil
+	}
+	return sandbox.ErrGone
+}
+
+// sameFile reports whether the locked file is still the one at path.
+func sameFile(l *flock.Flock, path string) bool {
+	held, err := l.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(held, there)
+}
+
+// writeFile replaces path as a whole: written beside it, synced, renamed, and the directory synced.
+func writeFile(path string, text []byte) error {
+	dir, name := filepath.Split(path)
+	f, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err == nil {
+		err = syncDir(dir)
+	} else {
+		_ = os.Remove(f.Name())
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// stagingPrefix begins the name of a directory that is not a box yet.
+const stagingPrefix = ".new-"
+
+// staged returns the names of directories that a Create of this box left behind when it was killed.
+func staged(dir string, id uuid.UUID) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list boxes: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), stagingPrefix+id.String()+"-") {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
