@@ -1,0 +1,189 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"automation/models"
+	"automation/sandbox"
+)
+
+// failure is why a run ends in dispatch: what is written on it (contract section 3.5).
+type failure struct {
+	status  models.RunStatus
+	text    string // error_detail; "" for none
+	detail  models.StatusDetail
+	disable string // not empty: the automation is switched off with this reason
+	cause   error
+}
+
+// Error makes a failure travel as an error inside this package.
+func (f *failure) Error() string {
+	if f.cause != nil {
+		return f.cause.Error()
+	}
+	return f.text
+}
+
+func (f *failure) Unwrap() error { return f.cause }
+
+// provisioning is a box that did not come up. Another attempt may follow.
+type provisioning struct {
+	code     string // sandbox_error, sandbox_missing, sandbox_ready_timeout
+	observed models.Observed
+	class    string // of the provider's own words
+	waited   string // "not ready after 300s, ", or ""
+}
+
+// Error is the contract's text, without the count of attempts.
+func (p *provisioning) Error() string {
+	text := fmt.Sprintf("Sandbox failed to start: %sstatus=%s", p.waited, contractStatus(p.observed))
+	if p.class != "" {
+		text += ", status_detail=" + p.class
+	}
+	return text
+}
+
+// failure ends the run after the last of attempts.
+func (p *provisioning) failure(attempts int) *failure {
+	return &failure{
+		status: models.RunFailed,
+		text:   fmt.Sprintf("%s (attempts: %d)", p.Error(), attempts),
+		detail: models.StatusDetail{
+			Phase: "dispatch", Kind: "environment_unavailable", Detail: p.Error(), Transient: true,
+			Source: "sandbox_api", Operation: "get_execution_context", Code: p.code,
+			SandboxStatus: contractStatus(p.observed), SandboxStatusDetail: p.class, Attempts: attempts,
+		},
+		cause: p,
+	}
+}
+
+// contractStatus names an observed state as the contract does.
+func contractStatus(o models.Observed) string {
+	switch o {
+	case models.SeenProvisioning:
+		return "STARTING"
+	case models.SeenRunning:
+		return "RUNNING"
+	case models.SeenSuspended:
+		return "PAUSED"
+	case models.SeenFailed:
+		return "ERROR"
+	default:
+		return "MISSING"
+	}
+}
+
+var ingressClass = regexp.MustCompile(`runtime_ingress:[a-z_]+(:\d{3})?`)
+
+// detailClasses reduce a provider's words on a box that failed, first match: they may hold names and addresses of its own.
+var detailClasses = []struct {
+	class string
+	words []string
+}{
+	{"image_pull_error", []string{"image_pull", "imagepull", "errimage", "pull image", "pull access denied"}},
+	{"container_config_error", []string{"container_config", "containerconfig"}},
+	{"container_create_error", []string{"container_create", "createcontainer", "containercreate"}},
+	{"insufficient_cpu", []string{"insufficient_cpu", "insufficient cpu"}},
+	{"insufficient_memory", []string{"insufficient_memory", "insufficient memory"}},
+	{"insufficient_ephemeral_storage", []string{"insufficient_ephemeral", "insufficient ephemeral"}},
+	{"insufficient_pods", []string{"insufficient_pods", "too many pods"}},
+	{"scheduling_constraint", []string{"scheduling_constraint", "node affinity", "node selector", "taint", "unschedulable"}},
+}
+
+// classify reduces the raw detail of a box to its class; "" when there is none.
+func classify(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	if ingress := ingressClass.FindString(raw); ingress != "" {
+		return ingress
+	}
+	raw = strings.ToLower(raw)
+	for _, c := range detailClasses {
+		for _, word := range c.words {
+			if strings.Contains(raw, word) {
+				return c.class
+			}
+		}
+	}
+	return "unclassified"
+}
+
+// contextFailure is what a call to the provider that was to give us a box says about the run.
+func contextFailure(err error) *failure {
+	f := &failure{status: models.RunFailed, text: "Failed to get execution context", cause: err}
+	f.detail = models.StatusDetail{
+		Phase: "dispatch", Kind: "unknown", Detail: err.Error(), Source: "sandbox_api", Operation: "get_execution_context",
+	}
+	d := &f.detail
+	switch kind, status := transport(err); {
+	case errors.Is(err, sandbox.ErrQuota):
+		f.status, f.text = models.RunSkipped, ""
+		d.Kind, d.Detail, d.Transient = "concurrency_limit", "Concurrent sandbox limit reached", true
+		if strings.Contains(strings.ToLower(err.Error()), "daily") {
+			d.Kind, d.Detail = "daily_sandbox_limit", "Daily sandbox limit reached"
+		}
+	case errors.Is(err, sandbox.ErrRefused):
+		d.Code = "refused"
+	case errors.Is(err, sandbox.ErrInvalid):
+		d.Code = "invalid"
+	case status != 0:
+		d.Kind, d.StatusCode, d.Transient = kind, status, true
+		d.Detail = fmt.Sprintf("sandbox_api get_execution_context returned HTTP %d", status)
+	case kind != "":
+		d.Kind, d.Transient = kind, true
+	}
+	return f
+}
+
+// transport classes an error of a call that may succeed later: its kind, and the status of the answer if there was one.
+// kind is "" for everything else.
+func transport(err error) (kind string, status int) {
+	var answer interface{ HTTPStatus() int }
+	if errors.As(err, &answer) {
+		switch status := answer.HTTPStatus(); {
+		case status == http.StatusTooManyRequests:
+			return "rate_limited", status
+		case status == http.StatusRequestTimeout:
+			return "timeout", status
+		case status >= 500:
+			return "server_error", status
+		}
+		return "", 0
+	}
+	var network net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return "timeout", 0
+	case errors.As(err, &network):
+		return "transport", 0
+	}
+	return "", 0
+}
+
+// executionFailure is an error between a box that runs and the start of the command in it.
+func executionFailure(text string, cause error) *failure {
+	return &failure{
+		status: models.RunFailed, text: text, cause: cause,
+		detail: models.StatusDetail{
+			Phase: "execution", Kind: "execution_error", Detail: text, Source: "sandbox_api", Operation: "execute_in_context",
+		},
+	}
+}
+
+// tarballGone is a tarball that will not come back: the automation is switched off.
+func tarballGone(text string) *failure {
+	return &failure{
+		status: models.RunFailed, text: text, disable: text,
+		detail: models.StatusDetail{
+			Phase: "execution", Kind: "unknown", Detail: text, Source: "automation_service",
+			Operation: "execute_in_context", Code: "TarballNotFoundError",
+		},
+	}
+}
