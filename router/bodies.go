@@ -1,0 +1,379 @@
+package router
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+
+	jmespath "github.com/jmespath-community/go-jmespath"
+
+	"automation/models"
+)
+
+// The tables of what the routes accept.
+
+// bodies are the tables whose rules depend on settings.
+type bodies struct {
+	create, patch rule
+}
+
+func newBodies(longest time.Duration, validate func(schedule, timezone string) (field, text, reason string)) bodies {
+	trigger := triggerRule(validate)
+	timeout := also(integer, func(n int64) (int64, error) {
+		switch most := int64(longest / time.Second); {
+		case n < 1:
+			return 0, errors.New("timeout must be a positive number")
+		case n > most:
+			return 0, fmt.Errorf("timeout must not exceed %d seconds (%d minutes)", most, most/60)
+		}
+		return n, nil
+	})
+	return bodies{
+		create: object([]field{
+			{name: "name", required: true, rule: text(1, 500)},
+			{name: "description", rule: nullable(text(0, 2000))},
+			{name: "trigger", required: true, rule: trigger},
+			{name: "tarball_path", required: true, rule: tarballPath},
+			{name: "entrypoint", required: true, rule: command("entrypoint")},
+			{name: "setup_script_path", rule: nullable(command("setup_script_path"))},
+			{name: "timeout", rule: nullable(timeout)},
+			{name: "keep_alive", rule: nullable(boolean)},
+			{name: "state", rule: nullable(publicState)},
+			{name: "enabled", rule: boolean},
+			{name: "tags", rule: tags},
+			{name: "model", rule: nullable(modelName)},
+			{name: "agent_profile_id", rule: nullable(identifier)},
+			{name: "observability_associations", rule: nullable(associations)},
+			{name: "template", rule: nullable(template)},
+			{name: "overlap", absent: string(models.OverlapAllow), rule: overlap},
+		}, enabledFitsState, keptForConversation),
+		patch: object([]field{
+			{name: "name", rule: notNull("name cannot be null", text(1, 500))},
+			{name: "description", rule: nullable(text(0, 2000))},
+			{name: "trigger", rule: notNull("trigger cannot be null", trigger)},
+			{name: "tarball_path", rule: notNull("tarball_path cannot be null", tarballPath)},
+			{name: "entrypoint", rule: notNull("entrypoint cannot be null", command("entrypoint"))},
+			{name: "setup_script_path", rule: nullable(command("setup_script_path"))},
+			{name: "timeout", rule: nullable(timeout)},
+			{name: "keep_alive", rule: nullable(boolean)},
+			{name: "state", rule: nullable(publicState)},
+			{name: "enabled", rule: notNull("enabled cannot be null", boolean)},
+			{name: "tags", rule: notNull("tags cannot be null; send [] to clear them", tags)},
+			{name: "model", rule: nullable(modelName)},
+			{name: "agent_profile_id", rule: nullable(identifier)},
+			{name: "observability_associations", rule: nullable(associations)},
+			{name: "overlap", rule: overlap},
+			{name: "prompt", rule: nullable(text(0, 50000))},
+			{name: "repos", rule: nullable(list[values](object([]field{
+				{name: "url", required: true, rule: text(0, 0)},
+				{name: "ref", rule: nullable(text(0, 0))},
+				{name: "provider", rule: nullable(oneOf("literal_error", "github", "gitlab", "bitbucket", "azure_devops"))},
+			})))},
+			{name: "plugin", rule: nullable(object([]field{
+				{name: "source", required: true, rule: text(1, 0)},
+				{name: "ref", rule: nullable(text(1, 0))},
+				{name: "repo_path", rule: nullable(text(1, 0))},
+			}))},
+		}, enabledFitsState),
+	}
+}
+
+// completion is the callback of a run (contract section 3.6).
+var completion = object([]field{
+	{name: "status", required: true, rule: oneOf("literal_error", string(models.RunCompleted), string(models.RunFailed))},
+	{name: "run_id", rule: nullable(forgiving)},
+	{name: "conversation_id", rule: nullable(forgiving)},
+	{name: "error", rule: nullable(textOrObject)},
+	{name: "cost", rule: nullable(number)},
+	{name: "blocking_factor", rule: nullable(anyObject)},
+	{name: "task_outcome", rule: nullable(anyObject)},
+})
+
+// phaseReport is POST …/phase: control characters and runs of white space become one space before the length counts.
+var phaseReport = object([]field{{name: "phase", required: true, rule: func(c *check, at loc, v any) any {
+	if s, isString := v.(string); isString {
+		v = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }), " ")
+	}
+	return text(1, 200)(c, at, v)
+}}})
+
+// extension is POST /sandboxes/{id}/extend: either of the two.
+var extension = object([]field{
+	{name: "seconds", rule: between(1, 1<<40)},
+	{name: "until", rule: instant},
+}, func(v values) error {
+	if v.has("seconds") == v.has("until") {
+		return errors.New(`give either "seconds" or "until"`)
+	}
+	return nil
+})
+
+// keeping is PUT /sandboxes/{id}/keep.
+var keeping = object([]field{
+	{name: "reason", rule: nullable(text(0, 500))},
+	{name: "until", rule: nullable(instant)},
+})
+
+// nothing is the body of routes that take none.
+var nothing = object(nil)
+
+var (
+	overlap   = oneOf("enum", string(models.OverlapAllow), string(models.OverlapForbid), string(models.OverlapReplace))
+	modelWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	slug      = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	assocKey  = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+)
+
+// instant is an RFC 3339 time.
+func instant(c *check, at loc, v any) any {
+	s, _ := v.(string)
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		c.add("datetime_from_date_parsing", at, "Input should be a valid datetime, as RFC 3339 writes it", v, nil)
+		return nil
+	}
+	return t.UTC().Truncate(time.Microsecond)
+}
+
+// forgiving is a string that a run reports: what no column takes is replaced, for a callback comes only once.
+func forgiving(c *check, at loc, v any) any { return text(0, 0)(c, at, withoutNUL(v)) }
+
+func textOrObject(c *check, at loc, v any) any {
+	switch v.(type) {
+	case string, map[string]any:
+		return withoutNUL(v)
+	}
+	c.add("string_type", at.at("str"), "Input should be a valid string", v, nil)
+	c.add("dict_type", at.at("dict[str,any]"), "Input should be a valid dictionary", v, nil)
+	return nil
+}
+
+func publicState(c *check, at loc, v any) any {
+	if v == string(models.AutomationDraft) {
+		c.refuse(at, v, errors.New("state=DRAFT is reserved for automation draft test artifacts. "+
+			"Use the /v1/drafts API endpoints to create drafts."))
+		return nil
+	}
+	return oneOf("enum", string(models.AutomationActive), string(models.AutomationInactive))(c, at, v)
+}
+
+func modelName(c *check, at loc, v any) any {
+	before := len(c.issues)
+	s, _ := text(1, 64)(c, at, v).(string)
+	if len(c.issues) == before && !modelWord.MatchString(s) {
+		c.add("string_pattern_mismatch", at, "String should match pattern '"+modelWord.String()+"'", v,
+			map[string]any{"pattern": modelWord.String()})
+	}
+	return s
+}
+
+func enabledFitsState(v values) error {
+	state := get[string](v, "state")
+	if v.has("enabled") && state != "" && get[bool](v, "enabled") != (state == string(models.AutomationActive)) {
+		return errors.New("enabled must be true only when state is ACTIVE")
+	}
+	return nil
+}
+
+// keptText is why keep_alive cannot be false for conversations that go on (S1-021).
+const keptText = "keep_alive cannot be false when destination is 'continue_conversation': " +
+	"deleting the sandbox would destroy the conversation the next event continues"
+
+func keptForConversation(v values) error {
+	if !continues(get[values](v, "trigger")) {
+		return nil
+	}
+	if keep := opt[bool](v, "keep_alive"); keep != nil && !*keep {
+		return errors.New(keptText)
+	}
+	v["keep_alive"] = true
+	return nil
+}
+
+func continues(trigger values) bool {
+	return get[string](trigger, "destination") == "continue_conversation"
+}
+
+var tarballPath = also(text(0, 0), func(s string) (string, error) {
+	for _, scheme := range []string{"s3://", "gs://", "http://", "https://", internalScheme} {
+		if strings.HasPrefix(s, scheme) {
+			return s, nil
+		}
+	}
+	return "", errors.New("tarball_path must start with s3://, gs://, http://, or https://")
+})
+
+// command is a relative command line without anything that a shell would act on.
+func command(name string) rule {
+	return also(text(0, 0), func(s string) (string, error) {
+		switch {
+		case strings.TrimSpace(s) == "":
+			return "", errors.New(name + " must not be blank")
+		case strings.HasPrefix(strings.TrimSpace(s), "/"):
+			return "", errors.New(name + " must be a relative path, not an absolute path")
+		case hasParentSegment(s):
+			return "", errors.New(name + " must not contain path traversal (..)")
+		case strings.ContainsAny(s, ";&|`$(){}<>!\\\r\n"):
+			return "", errors.New(name + " must not contain shell metacharacters (;&|`$(){}<>!\\\\)")
+		}
+		return s, nil
+	})
+}
+
+func hasParentSegment(s string) bool {
+	for _, word := range strings.FieldsFunc(s, func(r rune) bool { return r == '/' || unicode.IsSpace(r) }) {
+		if word == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// tags are trimmed, lower-cased slugs without repeats.
+var tags = also(list[string](text(0, 0)), func(in []string) ([]string, error) {
+	out, seen := []string{}, map[string]bool{}
+	for _, t := range in {
+		t, err := tag(t)
+		if err != nil {
+			return nil, err
+		}
+		if !seen[t] {
+			seen[t], out = true, append(out, t)
+		}
+	}
+	if len(out) > 10 {
+		return nil, errors.New("an automation supports at most 10 tags")
+	}
+	return out, nil
+})
+
+func tag(s string) (string, error) {
+	s = strings.Join(strings.Fields(strings.ToLower(s)), "-")
+	switch {
+	case s == "":
+		return "", errors.New("tags must not be blank")
+	case len(s) > 50:
+		return "", errors.New("tags must be at most 50 characters long")
+	case !slug.MatchString(s):
+		return "", errors.New("tags may only contain lowercase letters, numbers, and single hyphens between them")
+	}
+	return s, nil
+}
+
+// associations name values to be taken from an event by JMESPath.
+func associations(c *check, at loc, v any) any {
+	in, isObject := anyObject(c, at, v).(map[string]any)
+	if !isObject {
+		return nil
+	}
+	if len(in) > 20 {
+		c.refuse(at, v, errors.New("observability_associations supports at most 20 entries"))
+		return nil
+	}
+	for key, expression := range in {
+		s, isString := expression.(string)
+		switch {
+		case !isString:
+			c.add("string_type", at.at(key), "Input should be a valid string", expression, nil)
+		case !assocKey.MatchString(key):
+			c.refuse(at, v, fmt.Errorf("invalid observability association key: %q", key))
+		case s == "" || len([]rune(s)) > 1000:
+			c.refuse(at, v, fmt.Errorf("the expression of %s must have 1 to 1000 characters", key))
+		default:
+			if err := compile("observability association", s); err != nil {
+				c.refuse(at, v, err)
+			}
+		}
+	}
+	return in
+}
+
+// compile reports whether a JMESPath expression can be used. The parser panics on some malformed ones.
+func compile(what, expression string) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("Invalid %s expression: not JMESPath", what)
+		}
+	}()
+	if _, parseErr := jmespath.Compile(expression); parseErr != nil {
+		return fmt.Errorf("Invalid %s expression: Invalid jmespath expression: %w", what, parseErr)
+	}
+	return nil
+}
+
+// template says what an automation was made from.
+var template = object([]field{
+	{name: "id", required: true, rule: text(1, 100)},
+	{name: "version", required: true, rule: text(1, 50)},
+	{name: "config", rule: nullable(also(anyObject, func(config map[string]any) (map[string]any, error) {
+		if encoded, err := json.Marshal(config); err != nil || len(encoded) > 16384 {
+			return nil, errors.New("template config must not exceed 16384 bytes of JSON")
+		}
+		return config, nil
+	}))},
+})
+
+// triggerRule checks a trigger and fills in all its defaults, for it is stored and returned with them.
+func triggerRule(validate func(schedule, timezone string) (field, text, reason string)) rule {
+	cron := object([]field{
+		{name: "type", absent: "cron", rule: oneOf("literal_error", "cron")},
+		{name: "schedule", required: true, rule: text(0, 0)},
+		{name: "timezone", absent: "UTC", rule: text(0, 0)},
+	})
+	event := object([]field{
+		{name: "type", absent: "event", rule: oneOf("literal_error", "event")},
+		{name: "source", required: true, rule: text(0, 0)},
+		{name: "on", required: true, rule: eventKeys},
+		{name: "filter", rule: nullable(expression("filter"))},
+		{name: "destination", absent: "dispatch_run", rule: oneOf("literal_error", "dispatch_run", "continue_conversation")},
+		{name: "subject_key_expr", rule: nullable(expression("subject_key_expr"))},
+		{name: "turn_text_expr", rule: nullable(expression("turn_text_expr"))},
+		{name: "wake_agent", absent: true, rule: boolean},
+	})
+	return func(c *check, at loc, v any) any {
+		in, _ := v.(map[string]any)
+		kind, isString := in["type"].(string)
+		switch {
+		case isString && kind == "cron":
+			at, before := at.at("cron"), len(c.issues)
+			out, _ := cron(c, at, v).(values)
+			if len(c.issues) > before {
+				return nil
+			}
+			if name, text, reason := validate(get[string](out, "schedule"), get[string](out, "timezone")); text != "" {
+				c.refuse(at.at(name), out[name], &refusal{text: text, reason: reason})
+			}
+			return out
+		case isString && kind == "event":
+			out, _ := event(c, at.at("event"), v).(values)
+			for _, name := range []string{"filter", "subject_key_expr", "turn_text_expr"} {
+				if out != nil && !out.has(name) {
+					out[name] = nil
+				}
+			}
+			return out
+		case !isString:
+			kind = "__missing_trigger_type__"
+		}
+		c.add("union_tag_invalid", at, "Input tag '"+kind+"' found using _get_trigger_discriminator() does not match "+
+			"any of the expected tags: 'cron', 'event'", v,
+			map[string]any{"discriminator": "_get_trigger_discriminator()", "tag": kind, "expected_tags": "'cron', 'event'"})
+		return nil
+	}
+}
+
+func expression(name string) rule {
+	return also(text(0, 0), func(s string) (string, error) { return s, compile(name, s) })
+}
+
+// eventKeys is one pattern or several.
+func eventKeys(c *check, at loc, v any) any {
+	if _, isList := v.([]any); isList {
+		return list[string](text(0, 0))(c, at.at("list[str]"), v)
+	}
+	return text(0, 0)(c, at, v)
+}

@@ -1,0 +1,228 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"automation/models"
+	"automation/sandbox"
+)
+
+// Every HTTP status that this package answers is written in this file.
+
+// problem is an answer that is not a success. The contract's routes show it as {"detail": …}, ours as
+// {"error": {code, message, details, request_id}, "detail": message}.
+type problem struct {
+	status     int
+	code       string
+	message    string
+	issues     []issue // what is wrong with the request, all of it
+	details    map[string]any
+	retryAfter time.Duration
+}
+
+// Error returns the message.
+func (p *problem) Error() string { return p.message }
+
+func unauthorized(message string) error {
+	return &problem{status: http.StatusUnauthorized, code: "unauthorized", message: message}
+}
+
+func forbidden(message string) error {
+	return &problem{status: http.StatusForbidden, code: "forbidden", message: message}
+}
+
+func notFound(message string) error {
+	return &problem{status: http.StatusNotFound, code: "not_found", message: message}
+}
+
+func badRequest(message string) error {
+	return &problem{status: http.StatusBadRequest, code: "invalid_request", message: message}
+}
+
+func conflict(code, message string) *problem {
+	return &problem{status: http.StatusConflict, code: code, message: message}
+}
+
+func unsupportedMedia(message string) error {
+	return &problem{status: http.StatusUnsupportedMediaType, code: "unsupported_media_type", message: message}
+}
+
+func tooLarge(message string) error {
+	return &problem{status: http.StatusRequestEntityTooLarge, code: "too_large", message: message}
+}
+
+// unprocessable is the contract's 422 with a text.
+func unprocessable(message string) error {
+	return &problem{status: http.StatusUnprocessableEntity, code: "invalid_request", message: message}
+}
+
+// invalid is the contract's 422 with every issue found; our own routes make a 400 of it.
+func invalid(issues []issue) error {
+	return &problem{
+		status: http.StatusUnprocessableEntity, code: "invalid_request", message: summary(issues), issues: issues,
+	}
+}
+
+// badGateway says that the box answered something that makes no sense, or broke off.
+func badGateway(message string) error {
+	return &problem{status: http.StatusBadGateway, code: "sandbox_agent_failed", message: message}
+}
+
+// unavailable says that retrying after a while helps.
+func unavailable(code, message string, after time.Duration) *problem {
+	return &problem{status: http.StatusServiceUnavailable, code: code, message: message, retryAfter: after}
+}
+
+// wrongProviderID answers a provider's id where a workspace id belongs, naming the right one (S0-118, S0-154).
+func wrongProviderID(workspaceID string) error {
+	p := &problem{
+		status: http.StatusNotFound, code: "provider_id",
+		message: "Sandbox not found; this is a provider's id, the sandbox is known as " + workspaceID,
+	}
+	p.details = map[string]any{"workspace_id": workspaceID}
+	return p
+}
+
+// sentinels are the errors of the packages below that a caller can do something about.
+var sentinels = []struct {
+	err  error
+	then problem
+}{
+	{models.ErrNotFound, problem{status: http.StatusNotFound, code: "not_found", message: "Not Found"}},
+	{models.ErrDeletionOrdered, problem{status: http.StatusConflict, code: "deletion_ordered", message: "The deletion of this sandbox is decided, which is final"}},
+	{models.ErrRunActive, problem{status: http.StatusConflict, code: "run_active", message: "The run of this sandbox is still running: cancel the run first"}},
+	{models.ErrNoStamp, problem{status: http.StatusConflict, code: "no_due_date", message: "This sandbox has no due date that could be extended"}},
+	{models.ErrConflict, problem{status: http.StatusConflict, code: "conflict", message: "The object has changed meanwhile"}},
+	{sandbox.ErrGone, problem{status: http.StatusConflict, code: "sandbox_gone", message: "The provider no longer has this sandbox"}},
+	{errors.ErrUnsupported, problem{status: http.StatusConflict, code: "unsupported", message: "The sandbox cannot do that"}},
+}
+
+// asProblem finds the answer for an error; nil means that nobody expected it.
+func asProblem(err error) *problem {
+	if p := new(problem); errors.As(err, &p) {
+		return p
+	}
+	if big := new(http.MaxBytesError); errors.As(err, &big) {
+		return &problem{
+			status: http.StatusRequestEntityTooLarge, code: "too_large",
+			message: "The body is larger than " + strconv.FormatInt(big.Limit, 10) + " bytes",
+		}
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			then := s.then
+			return &then
+		}
+	}
+	return nil
+}
+
+// fail writes the answer for err in the shape of the route. An error that nobody expected is logged here, once, and is the
+// contract's plain 500.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, own bool, err error) {
+	p := asProblem(err)
+	if rec, ok := w.(*recorder); ok && rec.wrote() {
+		s.log.WarnContext(r.Context(), "answer broken off", "request_id", requestID(r), "error", err)
+		return
+	}
+	if p == nil {
+		if !errors.Is(err, context.Canceled) || r.Context().Err() == nil {
+			s.log.ErrorContext(r.Context(), "request failed", "request_id", requestID(r), "error", err)
+		}
+		internalError(w)
+		return
+	}
+	if p.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int((p.retryAfter+time.Second-1)/time.Second)))
+	}
+	if own {
+		p.writeOwn(w, requestID(r))
+		return
+	}
+	if p.issues != nil {
+		writeJSON(w, p.status, map[string]any{"detail": p.issues})
+		return
+	}
+	writeJSON(w, p.status, map[string]any{"detail": p.message})
+}
+
+// writeOwn writes the shape of our own routes, where a malformed request is 400 and names the fields.
+func (p *problem) writeOwn(w http.ResponseWriter, id string) {
+	status, details := p.status, map[string]any{}
+	for k, v := range p.details {
+		details[k] = v
+	}
+	if p.issues != nil {
+		status = http.StatusBadRequest
+		details["errors"] = p.issues
+	}
+	writeJSON(w, status, map[string]any{
+		"error":  map[string]any{"code": p.code, "message": p.message, "details": details, "request_id": id},
+		"detail": p.message,
+	})
+}
+
+// internalError is the contract's answer to what should not have happened.
+func internalError(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusInternalServerError)
+	_, _ = w.Write([]byte("Internal Server Error"))
+}
+
+func noRoute(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusNotFound, map[string]any{"detail": "Not Found"})
+}
+
+func noMethod(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusMethodNotAllowed, map[string]any{"detail": "Method Not Allowed"})
+}
+
+func ok(w http.ResponseWriter, v any) error { writeJSON(w, http.StatusOK, v); return nil }
+
+func created(w http.ResponseWriter, v any) error { writeJSON(w, http.StatusCreated, v); return nil }
+
+func accepted(w http.ResponseWriter, v any) error { writeJSON(w, http.StatusAccepted, v); return nil }
+
+// noContent carries the JSON content type as the contract's does.
+func noContent(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// found redirects to where the caller gets the thing.
+func found(w http.ResponseWriter, r *http.Request, to string) error {
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusFound)
+	return nil
+}
+
+func notReady(w http.ResponseWriter, v any) { writeJSON(w, http.StatusServiceUnavailable, v) }
+
+// successful reports whether a box answered well.
+func successful(status int) bool {
+	return status >= http.StatusOK && status < http.StatusMultipleChoices
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		internalError(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+// Refuse is for a Verifier: an answer with the contract's status and detail.
+func Refuse(status int, detail string) error {
+	return &problem{status: status, code: "login_refused", message: detail}
+}

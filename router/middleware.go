@@ -1,0 +1,132 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+)
+
+type contextKey struct{}
+
+// requestID names a request in its answer and in every line logged for it.
+func requestID(r *http.Request) string {
+	id, _ := r.Context().Value(contextKey{}).(string)
+	return id
+}
+
+var plainID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// recorder remembers what was answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+// Unwrap lets http.ResponseController flush and hijack.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *recorder) wrote() bool { return w.status != 0 }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// record gives each request an id (the caller's, when it is a plain one), logs it when it is done, and turns a panic into the
+// contract's plain 500. Probes are not logged.
+func (s *server) record(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get("X-Request-Id")
+		if !plainID.MatchString(id) {
+			id = uuid.Must(uuid.NewV7()).String()
+		}
+		w.Header().Set("X-Request-Id", id)
+		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, id))
+		rec, began := &recorder{ResponseWriter: w}, time.Now()
+		defer func() {
+			broken := recover()
+			if broken != nil && broken != http.ErrAbortHandler {
+				s.log.ErrorContext(r.Context(), "panic in a handler", "request_id", id, "error", fmt.Sprint(broken), "stack", string(debug.Stack()))
+				if !rec.wrote() {
+					internalError(rec)
+				}
+			}
+			s.logAccess(r, rec, id, time.Since(began))
+			if broken == http.ErrAbortHandler || broken != nil && rec.bytes > 0 && !isPlain(rec) {
+				panic(http.ErrAbortHandler) // the answer had begun: the connection is cut, so that nobody takes it for whole
+			}
+		}()
+		next.ServeHTTP(rec, r)
+	})
+}
+
+func isPlain(rec *recorder) bool {
+	return strings.HasPrefix(rec.Header().Get("Content-Type"), "text/plain")
+}
+
+func (s *server) logAccess(r *http.Request, rec *recorder, id string, took time.Duration) {
+	route := chi.RouteContext(r.Context()).RoutePattern()
+	if isProbe(r.URL.Path) {
+		return
+	}
+	s.log.InfoContext(r.Context(), "request", "request_id", id, "method", r.Method, "route", route,
+		"status_code", rec.status, "bytes", rec.bytes, "duration_ms", took.Milliseconds())
+}
+
+// onlyLoopback holds on a listener that only this machine reaches: a page of another site, whose name was pointed here, must
+// not reach the API with the browser's help. The host of the configured base URL is let in too.
+func (s *server) onlyLoopback(next http.Handler) http.Handler {
+	if !s.Config.Loopback() {
+		return next
+	}
+	public := ""
+	if u, err := url.Parse(s.Config.HTTP.BaseURL); err == nil {
+		public = u.Hostname()
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host := hostOf(r.Host); !isProbe(r.URL.Path) && !isLoopbackHost(host) && !strings.EqualFold(host, public) {
+			s.fail(w, r, true, forbidden("The Host header must name this machine"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func hostOf(hostPort string) string {
+	if host, _, err := net.SplitHostPort(hostPort); err == nil {
+		return host
+	}
+	return strings.Trim(hostPort, "[]")
+}
+
+func isLoopbackHost(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

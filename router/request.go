@@ -1,0 +1,129 @@
+package router
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+)
+
+// largestJSON bounds a JSON body, in bytes.
+const largestJSON = 1 << 20
+
+// body reads the JSON body and checks it. An absent body is {} where the table says optional, else it is missing.
+func (c *check) body(w http.ResponseWriter, r *http.Request, table rule, optional bool) (values, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestJSON))
+	if err != nil {
+		return nil, readError(err)
+	}
+	if len(raw) == 0 {
+		if !optional {
+			c.add("missing", loc{"body"}, "Field required", nil, nil)
+			return nil, nil
+		}
+		raw = []byte("{}")
+	} else if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || !isJSON(kind) {
+		return nil, unsupportedMedia("Content-Type must be application/json")
+	}
+	v, at, err := decode(raw)
+	if err != nil {
+		c.add("json_invalid", loc{"body", at}, "JSON decode error", map[string]any{}, map[string]any{"error": err.Error()})
+		return nil, nil
+	}
+	if v == nil && !optional {
+		c.add("missing", loc{"body"}, "Field required", nil, nil)
+		return nil, nil
+	}
+	out, _ := table(c, loc{"body"}, v).(values)
+	return out, nil
+}
+
+func isJSON(kind string) bool {
+	return kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")
+}
+
+// readError tells a body that is too large from one that broke off or came too slowly: both are the caller's.
+func readError(err error) error {
+	if big := new(http.MaxBytesError); errors.As(err, &big) {
+		return err
+	}
+	return badRequest("The body could not be read to its end")
+}
+
+// decode returns one JSON value with exact numbers, or where it is broken.
+func decode(raw []byte) (any, int64, error) {
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		var syntax *json.SyntaxError
+		switch {
+		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+			return nil, int64(len(raw)), errors.New("unexpected end of JSON input")
+		case errors.As(err, &syntax):
+			return nil, max(0, syntax.Offset-1), errors.New(syntax.Error())
+		}
+		return nil, 0, errors.New("not JSON")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, d.InputOffset(), errors.New("extra data after the value")
+	}
+	return v, 0, nil
+}
+
+// query checks the named parameters; others are not looked at. Of a repeated one the last counts.
+func (c *check) query(r *http.Request, fields ...field) values {
+	given, out := r.URL.Query(), values{}
+	for _, f := range fields {
+		if v := given[f.name]; len(v) > 0 {
+			out[f.name] = f.rule(c, loc{"query", f.name}, strings.ToValidUTF8(v[len(v)-1], "\uFFFD"))
+		} else if f.required {
+			c.add("missing", loc{"query", f.name}, "Field required", nil, nil)
+		} else if f.absent != nil {
+			out[f.name] = f.absent
+		}
+	}
+	return out
+}
+
+// repeated checks every value of a parameter that may be given several times.
+func (c *check) repeated(r *http.Request, name string, each rule) []string {
+	var out []string
+	for _, v := range r.URL.Query()[name] {
+		if s, ok := each(c, loc{"query", name}, v).(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// paging are the query parameters of every list.
+var paging = []field{
+	{name: "limit", rule: between(1, 100), absent: int64(50)},
+	{name: "offset", rule: between(0, math.MaxInt32), absent: int64(0)},
+}
+
+// pathParam returns a path parameter unescaped.
+func pathParam(r *http.Request, name string) string {
+	raw := chi.URLParam(r, name)
+	if r.URL.RawPath == "" { // chi has matched the path that is unescaped already
+		return raw
+	}
+	if s, err := url.PathUnescape(raw); err == nil {
+		return s
+	}
+	return raw
+}
+
+// pathID reads the UUID in the path, in any form that UUIDs are written; label is the contract's name of the parameter.
+func (c *check) pathID(r *http.Request, label string) uuid.UUID {
+	id, _ := identifier(c, loc{"path", label}, pathParam(r, "id")).(uuid.UUID)
+	return id
+}

@@ -1,0 +1,200 @@
+// Package router is the HTTP API: the routes of the Python service's contract, with its statuses, bodies and texts, and
+// beside them the routes of boxes. One file holds a resource; statuses are written in errors.go alone, bodies are checked by
+// the tables of bodies.go. It holds no rule of its own about boxes: a person's wish goes through Store.Order and Store.Finish,
+// and no request waits for a provider, but for the proxy into a box.
+package router
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"automation/config"
+	"automation/models"
+	"automation/sandbox"
+)
+
+// Blob keeps uploads and the output of runs.
+type Blob interface {
+	// Put stores r under key and returns its size in bytes; nothing is stored when r fails.
+	Put(ctx context.Context, key string, r io.Reader) (int64, error)
+	// Open reads what is stored under key; fs.ErrNotExist when there is nothing.
+	Open(ctx context.Context, key string) (io.ReadCloser, error)
+	// Delete removes key; a missing one is no error.
+	Delete(ctx context.Context, key string) error
+}
+
+// Access opens ways into boxes.
+type Access interface {
+	// Enter returns a way into the box once its agent server answers. A box that does not run is ordered running, in the name
+	// of who ("user:<id>"). The box is attached until Leave is called. models.ErrDeletionOrdered when its deletion is decided,
+	// ErrStarting when ctx ends before it answers.
+	Enter(ctx context.Context, boxID uuid.UUID, who string) (Way, error)
+}
+
+// Way is an open way into a box.
+type Way struct {
+	URL   string // of the agent server
+	Key   string // its session key, which callers never see
+	Leave func() // gives the attachment back; called once
+}
+
+// Nudges wake the duties that have work after a request. A nil one is not called.
+type Nudges struct {
+	Dispatch func() // a run is PENDING
+	Schedule func() // a trigger has changed
+	Settle   func() // a box was ordered something else
+	Janitor  func() // a due date has changed
+}
+
+// Deps are what the routes need.
+type Deps struct {
+	Store  *models.Store
+	Config config.Config
+	Blob   Blob
+	Access Access
+	Nudge  Nudges
+
+	// LocalKey logs the local user in (design section 11); empty: nobody. Cloud checks every other credential; nil: there is
+	// none. With neither, nothing but the probes answers (S0-156).
+	LocalKey config.Secret
+	Cloud    Verifier
+
+	// Settings are what decisions about boxes depend on.
+	Settings sandbox.Settings
+	// Capabilities returns what a backend can do, configured or not.
+	Capabilities func(backend string) sandbox.Capabilities
+
+	// ValidateSchedule says which field of a cron trigger is wrong, in the contract's text and with the reason; "" when none is.
+	ValidateSchedule func(schedule, timezone string) (field, text, reason string)
+	// NextFire returns the first fire time after after, or false when there is none.
+	NextFire func(schedule, timezone string, after time.Time) (time.Time, bool)
+
+	// Ready reports why the service cannot serve now: the names of what fails; empty: it can.
+	Ready func(context.Context) []string
+	// Version is that of this program, SDKVersion that of the openhands-sdk that boxes should install.
+	Version    string
+	SDKVersion string
+	Log        *slog.Logger
+
+	// Transport carries requests into boxes; nil: one that keeps few connections for a short time.
+	Transport http.RoundTripper
+}
+
+type server struct {
+	Deps
+	bodies bodies
+	log    *slog.Logger
+	// transport carries requests into boxes.
+	transport http.RoundTripper
+}
+
+// New returns the handler of every route: the probes at the root and below the base path, the API below the base path.
+func New(d Deps) http.Handler {
+	s := &server{
+		Deps: d, log: d.Log, transport: d.Transport,
+		bodies: newBodies(d.Config.Dispatch.MaxRun, d.ValidateSchedule),
+	}
+	if s.transport == nil {
+		s.transport = newTransport()
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	root := chi.NewRouter()
+	root.Use(s.record, s.onlyLoopback)
+	root.NotFound(noRoute)
+	root.MethodNotAllowed(noMethod)
+	s.probes(root)
+	root.Route(strings.TrimRight(d.Config.HTTP.BasePath, "/"), func(r chi.Router) {
+		s.probes(r)
+		r.Route("/v1", s.api)
+	})
+	return root
+}
+
+// api mounts what stands below /v1. contract wraps the routes of the Python service, own wraps ours.
+func (s *server) api(r chi.Router) {
+	contract, own := s.contract, s.own
+
+	r.Post("/", contract(s.createAutomation))
+	r.Get("/", contract(s.listAutomations))
+	r.Get("/{id}", contract(s.getAutomation))
+	r.Patch("/{id}", contract(s.patchAutomation))
+	r.Delete("/{id}", contract(s.deleteAutomation))
+	r.Post("/{id}/dispatch", contract(s.dispatchAutomation))
+	r.Get("/{id}/runs", contract(s.listAutomationRuns))
+	r.Get("/{id}/tarball", contract(s.getTarball))
+
+	r.Post("/runs/{id}/complete", s.callback(s.completeRun))
+	r.Post("/runs/{id}/phase", s.callback(s.setPhase))
+	r.Post("/runs/{id}/cancel", contract(s.cancelRun))
+	r.Get("/runs", own(s.listRuns))
+	r.Get("/runs/{id}", own(s.getRun))
+	r.Get("/runs/{id}/logs", own(s.getLogs))
+
+	r.Post("/uploads", contract(s.createUpload))
+	r.Get("/uploads", contract(s.listUploads))
+	r.Get("/uploads/{id}", contract(s.getUpload))
+	r.Delete("/uploads/{id}", contract(s.deleteUpload))
+
+	r.Get("/sandboxes", own(s.listSandboxes))
+	r.Route("/sandboxes/{id}", func(r chi.Router) {
+		r.Get("/", own(s.getSandbox))
+		r.Delete("/", own(s.deleteSandbox))
+		r.Post("/pause", own(s.pauseSandbox))
+		r.Post("/resume", own(s.resumeSandbox))
+		r.Post("/extend", own(s.extendSandbox))
+		r.Put("/keep", own(s.keepSandbox))
+		r.Delete("/keep", own(s.unkeepSandbox))
+		r.Post("/reclaim", own(s.reclaimSandbox))
+		r.Get("/events", own(s.listSandboxEvents))
+		r.HandleFunc("/proxy", own(s.proxySandbox))
+		r.HandleFunc("/proxy/*", own(s.proxySandbox))
+	})
+}
+
+// handler answers one route for a caller who is logged in.
+type handler func(w http.ResponseWriter, r *http.Request, who Caller) error
+
+// contract wraps a route of the Python service: errors are {"detail": …}.
+func (s *server) contract(h handler) http.HandlerFunc { return s.serve(h, false, false) }
+
+// own wraps a route that is ours: errors are {"error": {…}, "detail": …}.
+func (s *server) own(h handler) http.HandlerFunc { return s.serve(h, true, false) }
+
+// callback wraps the contract's routes that a run itself calls, with its run token.
+func (s *server) callback(h handler) http.HandlerFunc { return s.serve(h, false, true) }
+
+func (s *server) serve(h handler, own, runToken bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := s.login(r, runToken)
+		if err == nil {
+			err = h(w, r, who)
+		}
+		if err != nil {
+			s.fail(w, r, own, err)
+		}
+	}
+}
+
+// decide is what becomes of a box when its run ends: pure, for Store.Finish calls it inside its transaction.
+func (s *server) decide(e models.Ending) models.Decision {
+	var can sandbox.Capabilities
+	if e.Box != nil {
+		can = s.Capabilities(e.Box.Backend)
+	}
+	return sandbox.Disposition(e, s.Settings, can)
+}
+
+func nudge(f func()) {
+	if f != nil {
+		f()
+	}
+}
