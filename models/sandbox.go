@@ -192,7 +192,8 @@ func selectBoxes(db bun.IDB, boxes any, now time.Time) *bun.SelectQuery {
 		ExcludeColumn("needs_attention").
 		ColumnExpr("(?) AS needs_attention", attentionAt(now)).
 		ColumnExpr("r.sandbox_cleanup_due_at AS due_at").
-		Join("LEFT JOIN automation_runs AS r ON r.id = s.run_id AND r.box_id = s.id").
+		Join("LEFT JOIN automation_runs AS r").
+		JoinOn("r.id = s.run_id AND r.box_id = s.id").
 		JoinOn("r.sandbox_cleanup_due_at >= r.completed_at")
 }
 
