@@ -60,10 +60,6 @@ func startCommand(w workspace, entrypoint string) string {
 	}, " && ")
 }
 
-// startMarker is a text that only the start command of this run contains: by it the command is found again when the answer
-// to its start was lost. The download of the tarball names the tarball too, but not in quotes with ".env".
-func startMarker(w workspace) string { return ". " + quote(w.env()) }
-
 // downloadCommand fetches an http(s) tarball inside the box.
 func downloadCommand(w workspace, url string, maxBytes int64, within time.Duration) string {
 	output := "-o "

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"automation/models"
+	"automation/sandbox"
 )
 
 var recordedRun = uuid.MustParse("9d7095ec-b6b4-4c4b-b9af-294b670d80f7")
@@ -25,7 +26,7 @@ func TestStartCommand_IsTheContractsText(t *testing.T) {
 		`rm -f /tmp/automation-9d7095ec-b6b4-4c4b-b9af-294b670d80f7.tar.gz && cd /workspace/project && ` +
 		`([ ! -f setup.sh ] || bash setup.sh) && python main.py`
 	require.Equal(t, want, startCommand(contractWorkspace(recordedRun), "python main.py"))
-	require.Contains(t, want, startMarker(contractWorkspace(recordedRun)))
+	require.Contains(t, want, sandbox.StartMarker(recordedRun))
 }
 
 func TestDownloadCommand_IsTheContractsText(t *testing.T) {
@@ -33,7 +34,7 @@ func TestDownloadCommand_IsTheContractsText(t *testing.T) {
 		`'https://example.test/code.tar.gz'`
 	got := downloadCommand(contractWorkspace(recordedRun), "https://example.test/code.tar.gz", 104857600, 2*time.Minute)
 	require.Equal(t, want, got)
-	require.NotContains(t, got, startMarker(contractWorkspace(recordedRun)))
+	require.NotContains(t, got, sandbox.StartMarker(recordedRun))
 	require.Contains(t, downloadCommand(contractWorkspace(recordedRun), `https://x/'; reboot; '`, 1, time.Second), `'https://x/'\''; reboot; '\'''`)
 }
 
@@ -61,6 +62,7 @@ func TestStartCommand_RunsInAShell(t *testing.T) {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	out, err = cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
+	require.Contains(t, startCommand(w, ""), sandbox.StartMarker(recordedRun))
 	require.Equal(t, "set up\n"+odd, string(out))
 	require.NoFileExists(t, w.env())
 	require.NoFileExists(t, w.tarball)

@@ -71,7 +71,7 @@ func (d *Dispatch) resolveStart(ctx context.Context, x *execution, cause error) 
 	refused := sandbox.NeverDone(cause)
 	if !refused && errors.As(cause, &answered) {
 		// The box has dealt with the request: what it knows now is final.
-		found, lookErr := x.agent.FindCommand(ctx, startMarker(x.work))
+		found, lookErr := x.agent.FindCommand(ctx, sandbox.StartMarker(x.Run.ID))
 		if lookErr == nil && found != "" {
 			return found, nil
 		}
