@@ -1,0 +1,356 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pieces of output: one is closed when it holds pieceBytes, or is older than a second and than a sixteenth of the command's
+// age, so that a long command makes some hundred of them and not one a second.
+const (
+	pieceBytes = 1 << 20
+	pieceAge   = time.Second
+	pieceShare = 16
+)
+
+// drainGrace is how long the output of a command is still waited for after its exit, where something that it left in the
+// background holds it open. What was in the pipe at the exit is read in any case, up to drainBytes a stream.
+const (
+	drainGrace = 250 * time.Millisecond
+	drainBytes = 2 << 20
+)
+
+// job is one command.
+type job struct {
+	runner *Runner
+	id     string
+	spec   Spec
+	began  time.Time
+	output *output
+
+	stopOnce sync.Once
+	stop     chan struct{}
+	done     chan struct{} // closed at the end; then end and last are set
+
+	mu    sync.Mutex
+	group struct { // the piece that is being collected
+		from  int64
+		bytes int64
+	}
+	order int
+	end   *ending
+	last  Event
+}
+
+func (j *job) finished() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (j *job) requestStop() {
+	if j.stop != nil { // one that was loaded has ended
+		j.stopOnce.Do(func() { close(j.stop) })
+	}
+}
+
+// prepare makes the directory and writes the command down before anything runs, so that a restart knows of it.
+func (j *job) prepare() {
+	r := j.runner
+	if err := r.dir.Mkdir(j.id, 0o700); err != nil {
+		r.log.Warn("a command runs without a record", "command_id", j.id, "error", err)
+	}
+	j.output = newOutput(folder{r.dir, j.id}, r.log)
+	j.group.from = 1
+	j.write(record{Type: "command", ID: j.id, Timestamp: j.began, Command: j.spec.Command, Cwd: j.spec.Cwd, Timeout: j.spec.Timeout})
+}
+
+// run is the whole life of the command.
+func (j *job) run() {
+	shell, readers, err := j.spawn()
+	if err != nil {
+		j.print(Stderr, []byte(startError(err)))
+		j.finish(-1, ReasonStartFailed)
+		return
+	}
+	leader, _ := readProcess(shell.Process.Pid)
+	j.write(record{Type: "process", PID: shell.Process.Pid, Started: leader.started, Boot: bootID()})
+
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		_ = shell.Wait() // the state says it all
+	}()
+	ended := j.supervise(newTree(shell.Process.Pid), exited)
+	for _, reader := range readers {
+		reader.drain()
+	}
+	code, reason := exitOf(shell.ProcessState)
+	switch ended {
+	case ReasonTimedOut:
+		code, reason = -1, ended
+	case ReasonStopped:
+		reason = ended
+	}
+	j.finish(code, reason)
+}
+
+// spawn starts the shell in a session of its own, with a reader on each stream.
+func (j *job) spawn() (*exec.Cmd, []*streamReader, error) {
+	shell := exec.Command("/bin/sh", "-c", j.spec.Command)
+	shell.Env = j.runner.options.Environ
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if j.spec.Cwd != nil {
+		shell.Dir = *j.spec.Cwd
+	}
+	var readers []*streamReader
+	var ends []io.Closer
+	defer func() {
+		for _, end := range ends {
+			_ = end.Close() // the child has its own
+		}
+	}()
+	for stream, target := range map[string]*io.Writer{Stdout: &shell.Stdout, Stderr: &shell.Stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, errors.Join(err, closeReaders(readers))
+		}
+		ends = append(ends, w)
+		*target = w
+		readers = append(readers, &streamReader{job: j, stream: stream, pipe: r, eof: make(chan struct{})})
+	}
+	if err := shell.Start(); err != nil {
+		return nil, nil, errors.Join(err, closeReaders(readers))
+	}
+	for _, reader := range readers {
+		j.runner.wg.Add(1)
+		go reader.run()
+	}
+	return shell, readers, nil
+}
+
+func closeReaders(readers []*streamReader) error {
+	var errs []error
+	for _, reader := range readers {
+		errs = append(errs, reader.pipe.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// supervise waits for the exit, ends the command when its time is up or it is told to, and returns why.
+func (j *job) supervise(family *tree, exited <-chan struct{}) (ended string) {
+	limit := time.NewTimer(seconds(j.spec.Timeout))
+	defer limit.Stop()
+	piece := time.NewTimer(pieceAge)
+	defer piece.Stop()
+	stop, started := j.stop, time.Now()
+	for {
+		select {
+		case <-exited:
+			return ended
+		case <-limit.C:
+			ended = ReasonTimedOut
+		case <-stop:
+			ended, stop = ReasonStopped, nil
+		case <-piece.C:
+			j.closePiece()
+			piece.Reset(max(pieceAge, time.Since(started)/pieceShare))
+			continue
+		}
+		if err := family.end(); err != nil {
+			j.runner.log.Warn("a command was not ended", "command_id", j.id, "error", err)
+		}
+	}
+}
+
+// seconds is a duration of n seconds, within what a duration can hold.
+func seconds(n int) time.Duration {
+	return time.Duration(min(max(int64(n), 0), math.MaxInt64/int64(time.Second))) * time.Second
+}
+
+// print stores what a stream gave.
+func (j *job) print(stream string, data []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.output.append(stream, data)
+	j.group.bytes += int64(len(data))
+	if j.group.bytes >= pieceBytes {
+		j.flush(nil)
+	}
+}
+
+// closePiece makes an event of what was collected.
+func (j *job) closePiece() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.group.bytes > 0 {
+		j.flush(nil)
+	}
+}
+
+// flush writes the collected piece as an event; end makes it the last. The caller holds mu of the job.
+func (j *job) flush(end *ending) {
+	r := j.runner
+	e := Event{ID: newID(), Order: j.order, job: j, from: j.group.from, to: j.output.view().last}
+	line := record{Type: "output", ID: e.ID, Order: e.Order, From: e.from, To: e.to}
+	if end != nil {
+		e.ExitCode = &end.ExitCode
+		line.ExitCode, line.ExitSeq, line.Reason = e.ExitCode, end.Seq, end.Reason
+	}
+	j.order++
+	j.group.from, j.group.bytes = e.to+1, 0
+	r.mu.Lock()
+	e.At = r.stamp()
+	r.events = append(r.events, e)
+	r.mu.Unlock()
+	line.Timestamp = e.At
+	j.write(line)
+	j.last = e
+}
+
+// finish records the end, once, after everything that was printed.
+func (j *job) finish(code int, reason string) {
+	j.mu.Lock()
+	end := j.output.finish(code, reason)
+	j.flush(&end)
+	j.end = &end
+	j.mu.Unlock()
+	r := j.runner
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(j.done)
+	if reason != ReasonLost { // that one was never counted
+		r.running--
+		r.options.Ended()
+	}
+	r.retain()
+}
+
+// streamReader reads one stream of a command. Whoever holds the stream open after the command has ended goes on writing
+// into it: that is read and thrown away, because a closed pipe would kill it.
+type streamReader struct {
+	job    *job
+	stream string
+	pipe   *os.File
+	held   []byte        // start of a character whose rest has not been read
+	eof    chan struct{} // closed when the stream has been stored to its end
+}
+
+func (s *streamReader) run() {
+	r := s.job.runner
+	defer r.wg.Done()
+	if !s.store() { // the deadline of drain has come
+		s.rest()
+	}
+	s.take(nil, true)
+	r.mu.Lock()
+	r.leftovers[s.pipe] = true
+	r.mu.Unlock()
+	close(s.eof)
+	_, _ = io.Copy(io.Discard, s.pipe) // until its end, or until Close
+	r.mu.Lock()
+	delete(r.leftovers, s.pipe)
+	r.mu.Unlock()
+	_ = s.pipe.Close() // nothing more comes from it
+}
+
+// store takes over the stream until its end (true) or the deadline (false).
+func (s *streamReader) store() bool {
+	buffer := make([]byte, FrameBytes-utf8.UTFMax)
+	for {
+		n, err := s.pipe.Read(buffer)
+		s.take(buffer[:n], false)
+		if err != nil {
+			return !errors.Is(err, os.ErrDeadlineExceeded)
+		}
+	}
+}
+
+// rest takes over what is in the pipe at this moment, without waiting for more.
+func (s *streamReader) rest() {
+	if s.pipe.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	raw, err := s.pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	buffer := make([]byte, FrameBytes-utf8.UTFMax)
+	for taken := 0; taken < drainBytes; {
+		n := 0
+		_ = raw.Read(func(fd uintptr) bool {
+			n, _ = unix.Read(int(fd), buffer)
+			return true
+		})
+		if n <= 0 {
+			return
+		}
+		taken += n
+		s.take(buffer[:n], false)
+	}
+}
+
+// take stores data up to its last whole character, so that no line ends within one; the rest waits for its end.
+func (s *streamReader) take(data []byte, final bool) {
+	data = append(s.held, data...)
+	whole := len(data)
+	if !final {
+		whole -= partialCharacter(data)
+	}
+	if whole > 0 {
+		s.job.print(s.stream, data[:whole])
+	}
+	s.held = append([]byte(nil), data[whole:]...)
+}
+
+// partialCharacter is the length of the unfinished UTF-8 character at the end of data.
+func partialCharacter(data []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
+		tail := data[len(data)-n:]
+		if utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// drain waits until the stream has been stored, after the exit of the command.
+func (s *streamReader) drain() {
+	_ = s.pipe.SetReadDeadline(time.Now().Add(drainGrace)) // fails only on a pipe that is closed, at its end
+	<-s.eof
+}
+
+// exitOf is the exit code in the form of the contract: that of the process, or minus the signal that killed it.
+func exitOf(state *os.ProcessState) (int, string) {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return -int(status.Signal()), ReasonKilled
+	}
+	return state.ExitCode(), ReasonExited
+}
+
+// startError is what the output says of a command that could not be started.
+func startError(err error) string {
+	var number syscall.Errno
+	if errors.As(err, &number) {
+		text := number.Error()
+		return fmt.Sprintf("Error executing command: [Errno %d] %s", int(number), strings.ToUpper(text[:1])+text[1:])
+	}
+	return "Error executing command: " + err.Error()
+}

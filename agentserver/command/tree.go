@@ -1,0 +1,151 @@
+package command
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Pauses of ending a tree: what stops at a SIGTERM has stopGrace; a SIGKILL is repeated for killBudget while new members
+// appear.
+const (
+	stopGrace  = time.Second
+	killBudget = 3 * time.Second
+	treePoll   = 10 * time.Millisecond
+)
+
+// tree is everything that came from one command: the members of its session, their descendants, and the sessions that these
+// made. A process group is not enough, because a shell with job control gives each of its children a group of its own.
+type tree struct {
+	sessions map[int]bool
+}
+
+func newTree(leader int) *tree { return &tree{sessions: map[int]bool{leader: true}} }
+
+// process is one line of the process table.
+type process struct {
+	pid, parent, session int
+	started              string // clock ticks since boot: with the pid the identity of a process
+}
+
+// processes lists those that run; zombies count as gone.
+func processes() ([]process, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("process table: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("process table: %w", err)
+	}
+	all := make([]process, 0, len(names))
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if p, ok := readProcess(pid); ok {
+				all = append(all, p)
+			}
+		}
+	}
+	return all, nil
+}
+
+// readProcess reads one process; false when it is gone.
+func readProcess(pid int) (process, bool) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, false
+	}
+	// The name of the program stands in parentheses and may hold anything.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 || strings.ContainsAny(string(fields[0]), "ZXx") {
+		return process{}, false
+	}
+	parent, _ := strconv.Atoi(string(fields[1]))
+	session, _ := strconv.Atoi(string(fields[3]))
+	return process{pid: pid, parent: parent, session: session, started: string(fields[19])}, true
+}
+
+// members lists the tree as it is now, and remembers the sessions it finds: a member keeps its session when its parent dies.
+func (t *tree) members() ([]int, error) {
+	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]bool{}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range all {
+			if !found[p.pid] && (t.sessions[p.session] || found[p.parent]) {
+				found[p.pid], t.sessions[p.session], grown = true, true, true
+			}
+		}
+	}
+	pids := make([]int, 0, len(found))
+	for pid := range found {
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// signal sends a signal to all members and returns how many there were.
+func (t *tree) signal(sig syscall.Signal) (int, error) {
+	pids, err := t.members()
+	if err != nil { // without a process table the group of each session's leader is all that can be reached
+		for session := range t.sessions {
+			pids = append(pids, -session)
+		}
+	}
+	for _, pid := range pids {
+		if failed := syscall.Kill(pid, sig); failed != nil && !errors.Is(failed, syscall.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("signal %d: %w", pid, failed))
+		}
+	}
+	return len(pids), err
+}
+
+// end stops the tree: SIGTERM (and SIGCONT, so that a stopped member notices), the grace, then SIGKILL until none is left.
+// It returns when the tree is gone, or with an error after the budget.
+func (t *tree) end() error {
+	_, err := t.signal(syscall.SIGTERM)
+	_, errContinue := t.signal(syscall.SIGCONT)
+	if t.gone(stopGrace, 0) {
+		return nil
+	}
+	if t.gone(killBudget, syscall.SIGKILL) {
+		return nil
+	}
+	return errors.Join(errors.New("processes of a command outlived SIGKILL"), err, errContinue)
+}
+
+// gone waits until no member is left, sending sig (0: none) at each look.
+func (t *tree) gone(within time.Duration, sig syscall.Signal) bool {
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	look := time.NewTicker(treePoll)
+	defer look.Stop()
+	for {
+		if left, err := t.signal(sig); left == 0 && err == nil {
+			return true
+		}
+		select {
+		case <-deadline.C:
+			return false
+		case <-look.C:
+		}
+	}
+}
+
+// bootID names the present boot of the machine: pids and start times mean nothing in another.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
