@@ -28,7 +28,11 @@ const (
 	StepDelete      Step = "delete"        // provider call
 	StepGiveWay     Step = "give way"      // a user is in the box, or may be: the suspend is not repeated
 	StepOrder       Step = "order deleted" // a failed box is of no use to anybody
-	stepUnreachable Step = "unreachable"   // only in `tried`: no more preparing steps
+
+	// Only in `tried`, never a step: the box cannot be reached, so that no more preparing steps are made; a suspend was called
+	// for and did not show, so that the next one repeats it.
+	markUnreachable Step = "unreachable"
+	markSuspendSent Step = "suspend sent"
 )
 
 // Reason codes of needs_attention.
@@ -222,9 +226,9 @@ func nextSuspend(b *models.Sandbox, f Facts) Next {
 			at = held
 		}
 		return Next{Step: StepWait, At: at}
-	case b.Attempts > 0 && f.LastActivity != nil && f.LastActivity.After(activeSince(b, f)):
+	case tried(b, markSuspendSent) && f.LastActivity != nil && f.LastActivity.After(activeSince(b, f)):
 		return Next{Step: StepGiveWay, Why: "the box was used after the order"}
-	case b.Attempts > 0 && f.LastActivity == nil && b.AnsweredAt != nil && !f.Now.Before(b.AnsweredAt.Add(unreadableMost)):
+	case tried(b, markSuspendSent) && f.LastActivity == nil && b.AnsweredAt != nil && !f.Now.Before(b.AnsweredAt.Add(unreadableMost)):
 		return Next{Step: StepGiveWay, Why: "nothing says whether the box is in use", Attention: AttentionSuspend}
 	}
 	if step, ok := prepare(b, f); ok {
@@ -246,7 +250,7 @@ func activeSince(b *models.Sandbox, f Facts) time.Time {
 // prepare returns the next of the steps before a suspend or delete of a running box. They are best effort, share one budget
 // and stop when the box cannot be reached.
 func prepare(b *models.Sandbox, f Facts) (Step, bool) {
-	if tried(b, stepUnreachable) || !f.Now.Before(prepareEnd(b, f)) {
+	if tried(b, markUnreachable) || !f.Now.Before(prepareEnd(b, f)) {
 		return "", false
 	}
 	if wantsOutput(b, f) {
