@@ -3,6 +3,7 @@ package models
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -87,61 +88,86 @@ type AutomationFilter struct {
 	Offset    int
 }
 
-// CreateAutomation inserts a. ID, CreatedAt and UpdatedAt are set here when zero.
-func (s *Store) CreateAutomation(ctx context.Context, a *Automation) error { panic("unwritten") }
+// CreateAutomation inserts a. ID, CreatedAt and UpdatedAt are set here when zero. ErrConflict: a live automation of the
+// organization was made from the same template already.
+func (s *Store) CreateAutomation(ctx context.Context, a *Automation) error {
+	now := s.Now()
+	if a.ID == uuid.Nil {
+		a.ID = newID()
+	}
+	if a.CreatedAt.IsZero() {
+		a.CreatedAt = now
+	}
+	if a.UpdatedAt.IsZero() {
+		a.UpdatedAt = a.CreatedAt
+	}
+	if a.Tags == nil {
+		a.Tags = []string{}
+	}
+	if a.Overlap == "" {
+		a.Overlap = OverlapAllow
+	}
+	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		_, err := tx.NewInsert().Model(a).Exec(ctx)
+		return err
+	})
+	if isUnique(err) {
+		return fmt.Errorf("create automation %s: %w: %w", a.ID, ErrConflict, err)
+	}
+	if err != nil {
+		return fmt.Errorf("create automation %s: %w", a.ID, err)
+	}
+	return nil
+}
 
 // Automation returns a live automation of the organization, else ErrNotFound.
 func (s *Store) Automation(ctx context.Context, orgID, id uuid.UUID) (*Automation, error) {
-	panic("unwritten")
+	a := new(Automation)
+	err := selectLive(s.db, a, orgID).Where("a.id = ?", id).Scan(ctx)
+	if err != nil {
+		return nil, notFound(err, "read automation %s", id)
+	}
+	return a, nil
 }
 
 // AutomationByTemplate returns the organization's live automation made from the template, else ErrNotFound.
 func (s *Store) AutomationByTemplate(ctx context.Context, orgID uuid.UUID, templateID string) (*Automation, error) {
-	panic("unwritten")
+	a := new(Automation)
+	err := selectLive(s.db, a, orgID).Where("a.template_id = ?", templateID).Scan(ctx)
+	if err != nil {
+		return nil, notFound(err, "look for the automation of template %q", templateID)
+	}
+	return a, nil
+}
+
+// selectLive selects automations of an organization that are not deleted.
+func selectLive(db bun.IDB, model any, orgID uuid.UUID) *bun.SelectQuery {
+	return db.NewSelect().Model(model).Where("a.org_id = ?", orgID).Where("a.deleted_at IS NULL")
 }
 
 // ListAutomations returns a page and the total number of matches.
 func (s *Store) ListAutomations(ctx context.Context, f AutomationFilter) ([]*Automation, int, error) {
-	panic("unwritten")
+	var list []*Automation
+	q := selectLive(s.db, &list, f.OrgID)
+	if f.CreatedBy != nil {
+		q = q.Where("a.user_id = ?", *f.CreatedBy)
+	}
+	if f.NotBy != nil {
+		q = q.Where("a.user_id <> ?", *f.NotBy)
+	}
+	if f.Tag != "" {
+		tags := "jsonb_array_elements_text(a.tags) AS t(value)"
+		if s.dialect == SQLite {
+			tags = "json_each(a.tags) AS t"
+		}
+		q = q.Where("EXISTS (SELECT 1 FROM "+tags+" WHERE t.value = ?)", f.Tag)
+	}
+	total, err := q.Count(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("count automations: %w", err)
+	}
+	if err := q.OrderExpr("a.created_at DESC, a.id DESC").Limit(int64(f.Limit)).Offset(int64(f.Offset)).Scan(ctx); err != nil {
+		return nil, 0, fmt.Errorf("list automations: %w", err)
+	}
+	return list, int(total), nil
 }
-
-// UpdateAutomation locks the live automation, lets change edit it (pure: no I/O; its error aborts and is returned as it
-// is), writes it, and in the same transaction does what follows from the difference: keep_alive switched on clears the
-// stamps of its boxes that are not ordered deleted; switched off stamps the boxes of its terminal runs from now + delay
-// (design section 9); no longer enabled makes its PENDING runs that are not manual SKIPPED ("Automation disabled").
-// ErrNotFound when there is none in the organization.
-func (s *Store) UpdateAutomation(ctx context.Context, orgID, id uuid.UUID, delay time.Duration, change func(*Automation) error) (*Automation, error) {
-	panic("unwritten")
-}
-
-// DeleteAutomation soft-deletes: state INACTIVE, deleted_at now, the disable fields become manual_delete if it was
-// enabled, and all its PENDING runs, manual ones too, become SKIPPED. RUNNING runs go on. ErrNotFound when there is none.
-func (s *Store) DeleteAutomation(ctx context.Context, orgID, id uuid.UUID) error { panic("unwritten") }
-
-// Due is one automation whose next fire time has come.
-type Due struct {
-	Automation *Automation
-	Running    bool // a run of it is PENDING or RUNNING: the overlap policy decides
-}
-
-// DueSchedules returns up to limit enabled cron automations with next_run_at <= now, earliest first.
-func (s *Store) DueSchedules(ctx context.Context, limit int) ([]Due, error) { panic("unwritten") }
-
-// Fire is what the schedule duty decided for one due automation.
-type Fire struct {
-	AutomationID uuid.UUID
-	Was          time.Time  // the next_run_at that was read: the write happens only where it still stands
-	At           *time.Time // scheduled instant of the run to create; nil: none (impossible schedule, missed while off)
-	Next         *time.Time // the new next_run_at; nil: never again
-	Skip         bool       // create the run as SKIPPED (overlap Forbid)
-	Replace      bool       // overlap Replace: the caller finishes the older runs afterwards
-	Disable      string     // not empty: set INACTIVE with this disabled_reason (schedule cannot be evaluated)
-}
-
-// FireSchedules applies fires set-based in one transaction: PENDING (or SKIPPED) runs with trigger_source cron, unique per
-// automation and scheduled instant (a repeat inserts nothing), next_run_at moved, last_triggered_at set. It returns the
-// runs it really inserted.
-func (s *Store) FireSchedules(ctx context.Context, fires []Fire) ([]*Run, error) { panic("unwritten") }
-
-// NextScheduleAt returns the earliest next_run_at of all enabled automations, or nil.
-func (s *Store) NextScheduleAt(ctx context.Context) (*time.Time, error) { panic("unwritten") }

@@ -3,9 +3,13 @@ package models
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/uptrace/bun"
 )
 
 // Outcome is how a run ends: what the one terminal UPDATE writes.
@@ -61,7 +65,7 @@ type Decision struct {
 
 // Finished is what Finish did.
 type Finished struct {
-	Run      *Run
+	Run      *Run // as it is now; its Box as it was before the order
 	Decision Decision
 	Won      bool // false: the run was not in a status it could be finished from; nothing was written
 }
@@ -70,8 +74,9 @@ type Finished struct {
 // one transaction it locks (automation FOR SHARE, then run, then box), calls the pure decide, and writes with one conditional
 // UPDATE status, completed_at, the details and sandbox_cleanup_due_at; the order for the box and the events go with it. Zero
 // rows: Won is false and nothing changed (S1-010…013). It does no I/O beyond the database. ErrNotFound: no such run.
+// Where deletion of the box was ordered already it stays so and no stamp is written, whatever decide says.
 func (s *Store) Finish(ctx context.Context, runID uuid.UUID, o Outcome, decide func(Ending) Decision) (Finished, error) {
-	panic("unwritten")
+	return s.end(ctx, end{runID: runID, outcome: o, decide: decide})
 }
 
 // TimedOutPrefix starts the error_detail of runs that a late COMPLETED callback may flip (S1-017, S1-018).
@@ -80,5 +85,177 @@ const TimedOutPrefix = "Timed out: "
 // Reconcile flips a FAILED run whose error_detail starts with TimedOutPrefix to COMPLETED, once, and decides anew about its
 // box (the stamp counts from the new completion). Where deletion was ordered already it stays so and no stamp is written.
 func (s *Store) Reconcile(ctx context.Context, runID uuid.UUID, o Outcome, decide func(Ending) Decision) (Finished, error) {
-	panic("unwritten")
+	o.Status, o.ErrorDetail, o.StatusDetail = RunCompleted, nil, nil
+	o.From, o.IfTimeoutAt, o.IfExitSeen = []RunStatus{RunFailed}, nil, nil
+	return s.end(ctx, end{runID: runID, outcome: o, decide: decide, reconcile: true})
+}
+
+// end is one try to end a run.
+type end struct {
+	runID     uuid.UUID
+	outcome   Outcome
+	decide    func(Ending) Decision
+	reconcile bool
+}
+
+func (s *Store) end(ctx context.Context, e end) (Finished, error) {
+	if len(e.outcome.From) == 0 {
+		e.outcome.From = []RunStatus{RunRunning}
+	}
+	var f Finished
+	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		var err error
+		f, err = s.endTx(ctx, tx, e)
+		return err
+	})
+	if err != nil {
+		return Finished{}, fmt.Errorf("end run %s: %w", e.runID, err)
+	}
+	return f, nil
+}
+
+// endTx ends a run inside a transaction. What it decides on is read after the locks are held, so that a switch of keep_alive,
+// a pin and an order either come before and count, or wait.
+func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) {
+	keepAlive, err := s.shareKeepAlive(ctx, tx, e.runID)
+	if err != nil {
+		return Finished{}, err
+	}
+	run, err := s.lockRun(ctx, tx, e.runID)
+	if err != nil {
+		return Finished{}, err
+	}
+	if !e.applies(run) {
+		return Finished{Run: run}, nil
+	}
+	if run.BoxID != nil {
+		box, err := s.lockBox(ctx, tx, *run.BoxID)
+		if err != nil {
+			return Finished{}, err
+		}
+		run.setBox(box)
+	}
+	now := s.Now()
+	e.outcome.apply(run, now)
+	decision := e.decide(Ending{
+		Run: run, Outcome: e.outcome, KeepAlive: keepAlive, Box: run.Box, Reconcile: e.reconcile, Now: now,
+	})
+	if run.Box != nil && run.Box.Desired == WantDeleted {
+		decision = Decision{Box: BoxNothing}
+	}
+	run.CleanupDueAt = decision.Due
+	won, err := e.write(ctx, tx, run)
+	if err != nil || !won {
+		return Finished{Run: run}, err
+	}
+	return Finished{Run: run, Decision: decision, Won: true}, e.followUp(ctx, tx, run, decision, now)
+}
+
+// shareKeepAlive reads keep_alive of a run's automation and holds it as it is until the transaction ends.
+func (s *Store) shareKeepAlive(ctx context.Context, tx bun.IDB, runID uuid.UUID) (bool, error) {
+	a := new(Automation)
+	q := tx.NewSelect().Model(a).
+		Column("a.id", "a.keep_alive").
+		Join("JOIN automation_runs AS r ON r.automation_id = a.id").
+		Where("r.id = ?", runID)
+	if err := s.lock(q, "SHARE OF a").Scan(ctx); err != nil {
+		return false, notFound(err, "share the automation of run %s", runID)
+	}
+	return a.KeepsAlive(), nil
+}
+
+// applies reports whether the run is one that e may end. The UPDATE says the same; asking before spares the losers its work.
+func (e end) applies(r *Run) bool {
+	switch {
+	case !slices.Contains(e.outcome.From, r.Status):
+		return false
+	case e.reconcile && (r.ErrorDetail == nil || !strings.HasPrefix(*r.ErrorDetail, TimedOutPrefix)):
+		return false
+	case e.outcome.IfTimeoutAt != nil && !sameTime(r.TimeoutAt, e.outcome.IfTimeoutAt):
+		return false
+	case e.outcome.IfExitSeen != nil && !sameTime(r.ExitSeenAt, e.outcome.IfExitSeen):
+		return false
+	default:
+		return true
+	}
+}
+
+// apply makes r what it will be.
+func (o Outcome) apply(r *Run, now time.Time) {
+	completed := rowTime(o.CompletedAt)
+	if o.CompletedAt.IsZero() || completed.After(now) {
+		completed = now
+	}
+	r.Status, r.CompletedAt, r.ErrorDetail, r.StatusDetail = o.Status, &completed, o.ErrorDetail, o.StatusDetail
+	if o.ConversationID != nil {
+		r.ConversationID = o.ConversationID
+	}
+	if o.Cost != nil {
+		r.Cost = o.Cost
+	}
+	if o.RunMetadata != nil {
+		r.RunMetadata = o.RunMetadata
+	}
+}
+
+// write is the one statement that ends a run: its row count names the winner (S1-010).
+func (e end) write(ctx context.Context, tx bun.IDB, r *Run) (won bool, err error) {
+	q := tx.NewUpdate().Model(r).
+		Column("status", "completed_at", "error_detail", "status_detail", "conversation_id", "cost", "run_metadata", "sandbox_cleanup_due_at").
+		WherePK().
+		Where("status IN (?)", bun.List(e.outcome.From))
+	if e.reconcile {
+		q = q.Where("substr(error_detail, 1, ?) = ?", len(TimedOutPrefix), TimedOutPrefix)
+	}
+	if e.outcome.IfTimeoutAt != nil {
+		q = q.Where("timeout_at = ?", rowTime(*e.outcome.IfTimeoutAt))
+	}
+	if e.outcome.IfExitSeen != nil {
+		q = q.Where("exit_seen_at = ?", rowTime(*e.outcome.IfExitSeen))
+	}
+	n, err := affected(q.Exec(ctx))
+	if err != nil {
+		return false, fmt.Errorf("write the outcome: %w", err)
+	}
+	return n == 1, nil
+}
+
+// followUp writes what goes with the terminal status: the event, the note and the order for the box.
+func (e end) followUp(ctx context.Context, tx bun.IDB, r *Run, d Decision, now time.Time) error {
+	event := Event{OrgID: r.OrgID, RunID: &r.ID, AutomationID: &r.AutomationID, Outcome: EventOK}
+	if r.Box != nil {
+		event = r.Box.event("", "", "", now)
+	}
+	event.What, event.Actor, event.Reason = "finished", e.outcome.Actor, e.outcome.Reason
+	detail := map[string]any{"status": r.Status, "box": d.Box}
+	if d.Due != nil {
+		detail["due_at"] = d.Due
+	}
+	if d.Note != "" {
+		detail["note"] = d.Note
+	}
+	var err error
+	if event.Detail, err = json.Marshal(detail); err != nil {
+		return err
+	}
+	if err := appendEventsTx(ctx, tx, now, []Event{event}); err != nil {
+		return err
+	}
+	if r.Box == nil {
+		return nil
+	}
+	if d.Note != "" {
+		r.Box.Note = d.Note
+		if _, err := tx.NewUpdate().Model(r.Box).Column("note").WherePK().Exec(ctx); err != nil {
+			return fmt.Errorf("note on box %s: %w", r.Box.ID, err)
+		}
+	}
+	switch d.Box {
+	case BoxSuspend:
+		return orderTx(ctx, tx, r.Box.ID, order{to: WantSuspended, who: e.outcome.Actor, why: e.outcome.Reason, now: now})
+	case BoxDelete:
+		return orderTx(ctx, tx, r.Box.ID, order{to: WantDeleted, who: e.outcome.Actor, why: e.outcome.Reason, now: now})
+	default:
+		return nil
+	}
 }

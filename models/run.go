@@ -3,6 +3,7 @@ package models
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -95,121 +96,185 @@ type RunFilter struct {
 }
 
 // CreateRun inserts a PENDING run; ID and CreatedAt are set here when zero. A manual run does not move next_run_at, so it
-// never swallows a scheduled one; it sets the automation's last_triggered_at.
-func (s *Store) CreateRun(ctx context.Context, r *Run) error { panic("unwritten") }
+// never swallows a scheduled one; it sets the automation's last_triggered_at. ErrNotFound when the automation is deleted.
+func (s *Store) CreateRun(ctx context.Context, r *Run) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		now := s.Now()
+		n, err := affected(tx.NewUpdate().Model((*Automation)(nil)).
+			Set("last_triggered_at = ?", now).
+			Where("id = ?", r.AutomationID).
+			Where("deleted_at IS NULL").
+			Exec(ctx))
+		if err != nil {
+			return fmt.Errorf("trigger automation %s: %w", r.AutomationID, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("trigger automation %s: %w", r.AutomationID, ErrNotFound)
+		}
+		if r.ID == uuid.Nil {
+			r.ID = newID()
+		}
+		if r.CreatedAt.IsZero() {
+			r.CreatedAt = now
+		}
+		if r.Status == "" {
+			r.Status = RunPending
+		}
+		if _, err := tx.NewInsert().Model(r).Exec(ctx); err != nil {
+			return fmt.Errorf("create run %s: %w", r.ID, err)
+		}
+		return nil
+	})
+}
+
+// selectRuns selects runs with the owners of their automations.
+func selectRuns(db bun.IDB, model any) *bun.SelectQuery {
+	return db.NewSelect().Model(model).
+		ColumnExpr("?TableColumns").
+		ColumnExpr("a.user_id AS owner_id").
+		Join("JOIN automations AS a ON a.id = r.automation_id")
+}
 
 // Run returns a run with its newest box. orgID uuid.Nil means any organization (callers then check the owner themselves,
 // as the contract's own 403 demands). ErrNotFound when there is none.
-func (s *Store) Run(ctx context.Context, orgID, id uuid.UUID) (*Run, error) { panic("unwritten") }
+func (s *Store) Run(ctx context.Context, orgID, id uuid.UUID) (*Run, error) {
+	r := new(Run)
+	q := selectRuns(s.db, r).Where("r.id = ?", id)
+	if orgID != uuid.Nil {
+		q = q.Where("r.org_id = ?", orgID)
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, notFound(err, "read run %s", id)
+	}
+	return r, s.addBoxes(ctx, s.db, []*Run{r})
+}
 
 // ListRuns returns a page with the newest boxes, and the total number of matches.
-func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]*Run, int, error) { panic("unwritten") }
+func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]*Run, int, error) {
+	var runs []*Run
+	q := selectRuns(s.db, &runs).Where("r.org_id = ?", f.OrgID)
+	if f.AutomationID != nil {
+		q = q.Where("r.automation_id = ?", *f.AutomationID)
+	}
+	if len(f.Statuses) > 0 {
+		q = q.Where("r.status IN (?)", bun.List(f.Statuses))
+	}
+	total, err := q.Count(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("count runs: %w", err)
+	}
+	err = q.OrderExpr("r.created_at DESC, r.id DESC").Limit(int64(f.Limit)).Offset(int64(f.Offset)).Scan(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list runs: %w", err)
+	}
+	return runs, int(total), s.addBoxes(ctx, s.db, runs)
+}
+
+// addBoxes fills in the newest boxes of runs and what their providers called them first, with two statements for all.
+func (s *Store) addBoxes(ctx context.Context, db bun.IDB, runs []*Run) error {
+	of := map[uuid.UUID]*Run{}
+	var ids []uuid.UUID
+	for _, r := range runs {
+		if r.BoxID != nil {
+			of[*r.BoxID] = r
+			ids = append(ids, *r.BoxID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	var boxes []*Sandbox
+	if err := selectBoxes(db, &boxes, s.Now()).Where("s.id IN (?)", bun.List(ids)).Scan(ctx); err != nil {
+		return fmt.Errorf("read the boxes of runs: %w", err)
+	}
+	if err := s.completeBoxes(ctx, db, boxes); err != nil {
+		return err
+	}
+	for _, b := range boxes {
+		of[b.ID].setBox(b)
+	}
+	return nil
+}
+
+func (r *Run) setBox(b *Sandbox) {
+	r.Box = b
+	for _, i := range b.Identities {
+		if i.Kind == IdentityBox {
+			r.ProviderID = &i.ProviderID
+			return
+		}
+	}
+}
 
 // RunStatusCounts counts all runs of an automation by status; statuses that do not occur are left out.
 func (s *Store) RunStatusCounts(ctx context.Context, automationID uuid.UUID) (map[RunStatus]int, error) {
-	panic("unwritten")
+	var rows []struct {
+		Status RunStatus
+		N      int
+	}
+	err := s.db.NewSelect().Model((*Run)(nil)).
+		Column("status").
+		ColumnExpr("count(*) AS n").
+		Where("r.automation_id = ?", automationID).
+		Group("status").
+		Scan(ctx, &rows)
+	if err != nil {
+		return nil, fmt.Errorf("count the runs of automation %s: %w", automationID, err)
+	}
+	counts := make(map[RunStatus]int, len(rows))
+	for _, row := range rows {
+		counts[row.Status] = row.N
+	}
+	return counts, nil
 }
 
 // SetPhase sets current_phase of a PENDING or RUNNING run; ErrConflict when it is neither, ErrNotFound when there is none.
-func (s *Store) SetPhase(ctx context.Context, id uuid.UUID, phase string) error { panic("unwritten") }
-
-// DispatchClaim says which runs a process may claim and what a claimed run's new box row looks like.
-type DispatchClaim struct {
-	Limit       int
-	Backend     string // "" in local mode: no box row
-	Location    string
-	MaxAttempts int
-	Budget      time.Duration // provisioning deadline of one attempt: timeout_at = now + Budget + run timeout
-	Lease       time.Duration
-	DefaultRun  time.Duration // run timeout where the automation has none
+func (s *Store) SetPhase(ctx context.Context, id uuid.UUID, phase string) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		return oneRun(ctx, tx, id, tx.NewUpdate().Model((*Run)(nil)).
+			Set("current_phase = ?", phase).
+			Where("id = ?", id).
+			Where("status IN (?, ?)", RunPending, RunRunning))
+	})
 }
 
-// Dispatched is a run that this process now executes, with its automation and (but in local mode) its new, leased box row.
-type Dispatched struct {
-	Run        *Run
-	Automation *Automation
-	Box        *Sandbox // nil in local mode
+// oneRun runs a conditional update of one run: ErrConflict when the run is not as the condition says, ErrNotFound when there
+// is no such run.
+func oneRun(ctx context.Context, tx bun.IDB, id uuid.UUID, q *bun.UpdateQuery) error {
+	n, err := affected(q.Exec(ctx))
+	if err != nil {
+		return fmt.Errorf("write run %s: %w", id, err)
+	}
+	if n > 0 {
+		return nil
+	}
+	known, err := tx.NewSelect().Model((*Run)(nil)).Where("r.id = ?", id).Exists(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for run %s: %w", id, err)
+	case known:
+		return fmt.Errorf("run %s: %w", id, ErrConflict)
+	default:
+		return fmt.Errorf("run %s: %w", id, ErrNotFound)
+	}
 }
 
-// ClaimDispatch claims, oldest first and in one transaction: PENDING runs of live automations that are manual or enabled
-// (→ RUNNING, started_at, timeout_at, phase "Preparing environment", status_detail NULL), and RUNNING runs with starting_at
-// NULL whose newest box has no live lease (local mode: whose timeout_at of provisioning passed): the box of the lost
-// attempt is ordered deleted and a new row inserted, or, after MaxAttempts, the run is left out and returned in exhausted:
-// the caller finishes it FAILED. A claimed box row is desired running, observed provisioning, next_step_at NULL, leased.
-func (s *Store) ClaimDispatch(ctx context.Context, c DispatchClaim) (claimed []Dispatched, exhausted []*Run, err error) {
-	panic("unwritten")
+// lockRun reads a run and keeps others from changing it until the transaction ends.
+func (s *Store) lockRun(ctx context.Context, tx bun.IDB, id uuid.UUID) (*Run, error) {
+	r := new(Run)
+	err := s.lock(tx.NewSelect().Model(r).Where("r.id = ?", id), "NO KEY UPDATE").Scan(ctx)
+	if err != nil {
+		return nil, notFound(err, "lock run %s", id)
+	}
+	return r, nil
 }
 
-// NextDispatchAt returns when ClaimDispatch has work at the earliest (a PENDING run: now; a lost attempt: the end of its
-// lease), or nil.
-func (s *Store) NextDispatchAt(ctx context.Context) (*time.Time, error) { panic("unwritten") }
-
-// NextAttempt orders the box of a failed provisioning attempt deleted (why) and inserts the next leased row of the same run,
-// moving timeout_at to timeoutAt, only where the run is RUNNING, starting_at is NULL and d.Box is its newest row under the
-// same lease; else ErrConflict (the run was cancelled or taken over).
-func (s *Store) NextAttempt(ctx context.Context, d Dispatched, c DispatchClaim, why string, timeoutAt time.Time) (*Sandbox, error) {
-	panic("unwritten")
+// lockBox reads a box with its identities and keeps others from changing it until the transaction ends.
+func (s *Store) lockBox(ctx context.Context, tx bun.IDB, id uuid.UUID) (*Sandbox, error) {
+	b := new(Sandbox)
+	err := s.lock(tx.NewSelect().Model(b).Where("s.id = ?", id), "NO KEY UPDATE").Scan(ctx)
+	if err != nil {
+		return nil, notFound(err, "lock box %s", id)
+	}
+	return b, s.completeBoxes(ctx, tx, []*Sandbox{b})
 }
-
-// MarkStarting writes starting_at, the phase "Starting automation", timeout_at and check_at, and sets the box's next_step_at
-// to check_at, WHERE the run is RUNNING, starting_at NULL and the box's lease is token's. ErrConflict otherwise: do not start.
-// In local mode box and token are zero.
-func (s *Store) MarkStarting(ctx context.Context, runID, boxID, token uuid.UUID, timeoutAt, checkAt time.Time) error {
-	panic("unwritten")
-}
-
-// RecordCommand stores the id the box gave to the entrypoint, unconditionally: it is a fact, also on a finished run.
-func (s *Store) RecordCommand(ctx context.Context, runID uuid.UUID, commandID string) error {
-	panic("unwritten")
-}
-
-// ClaimStale claims up to limit RUNNING runs whose check_at or timeout_at is <= now, earliest first, by moving check_at to
-// now + hold (the row count names the winner), and returns them with their newest boxes.
-func (s *Store) ClaimStale(ctx context.Context, limit int, hold time.Duration) ([]*Run, error) {
-	panic("unwritten")
-}
-
-// NextStaleAt returns the earliest check_at or timeout_at of a RUNNING run, or nil.
-func (s *Store) NextStaleAt(ctx context.Context) (*time.Time, error) { panic("unwritten") }
-
-// RecordCheck stores what a look at the command showed, WHERE the run is RUNNING: exit_seen_at (kept when set already), the
-// next check_at and, when not nil, timeout_at (only where timeout_at still equals was) and status_detail.
-func (s *Store) RecordCheck(ctx context.Context, runID uuid.UUID, c Check) error { panic("unwritten") }
-
-// Check is the record of one look at a RUNNING run.
-type Check struct {
-	ExitSeenAt   *time.Time
-	ExitCode     *int
-	NextAt       time.Time
-	WasTimeoutAt *time.Time
-	TimeoutAt    *time.Time
-	StatusDetail json.RawMessage
-}
-
-// Output is what the settler took from a box before it was suspended or deleted.
-type Output struct {
-	ExitCode       *int
-	Key            *string // blob key
-	Bytes          int64
-	FinishResponse json.RawMessage // merged into run_metadata.finish_tool_response
-}
-
-// RecordOutput stores output facts of a run, unconditionally; output once stored is never replaced by less (NULL).
-func (s *Store) RecordOutput(ctx context.Context, runID uuid.UUID, o Output) error {
-	panic("unwritten")
-}
-
-// RecordLateCallback stores what a callback that lost still told: conversation_id and cost where they are NULL, and its
-// error text appended on a FAILED run's status_detail (design section 5).
-func (s *Store) RecordLateCallback(ctx context.Context, runID uuid.UUID, conversationID *string, cost *float64, errText *string) error {
-	panic("unwritten")
-}
-
-// ExpiredOutputs returns up to limit blob keys of stored outputs whose box has been gone (or, without a box, whose run has
-// been terminal) since before t; ForgetOutput clears the columns after the blob was removed (blob first, then its row).
-func (s *Store) ExpiredOutputs(ctx context.Context, t time.Time, limit int) (map[uuid.UUID]string, error) {
-	panic("unwritten")
-}
-
-// ForgetOutput clears output_key of a run.
-func (s *Store) ForgetOutput(ctx context.Context, runID uuid.UUID) error { panic("unwritten") }

@@ -28,6 +28,8 @@ type StatusDetail struct {
 	VerificationOutcome string `json:"verification_outcome,omitempty"`
 	FormattedDetail     string `json:"formatted_detail,omitempty"`
 	UserAction          string `json:"user_action,omitempty"`
+
+	DisabledDetail json.RawMessage `json:"disabled_detail,omitempty"` // of the automation, on runs skipped for it
 }
 
 // Seen returns d as stored at at. The same fingerprint as in previous, the stored value so far, keeps its first_seen_at and

@@ -17,6 +17,7 @@ import (
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
+	"github.com/uptrace/bun/schema"
 )
 
 // Errors that callers decide on.
@@ -118,7 +119,7 @@ const (
 // openSQLite opens a file twice: a pool that can only read, and the one connection of the writer.
 func (s *Store) openSQLite(path string, o options) error {
 	s.dialect, s.clock = SQLite, newClock(o, true)
-	wrap := func(db *sql.DB) *bun.DB { return bun.NewDB(db, sqlitedialect.New()) }
+	wrap := func(db *sql.DB) *bun.DB { return newBun(db, sqlitedialect.New()) }
 	reads, err := sql.Open("sqlite", sqliteDSN(path, "_pragma=query_only(1)"))
 	if err != nil {
 		return err
@@ -157,8 +158,13 @@ func (s *Store) openPostgres(dsn string, o options) error {
 	db.SetMaxOpenConns(o.pool)
 	db.SetMaxIdleConns(o.pool)
 	db.SetConnMaxIdleTime(5 * time.Minute)
-	s.db = bun.NewDB(db, pgdialect.New())
+	s.db = newBun(db, pgdialect.New())
 	return nil
+}
+
+// newBun wraps a handle. Columns that no row knows are passed over: a schema one version newer is served (design section 9).
+func newBun(db *sql.DB, dialect schema.Dialect) *bun.DB {
+	return bun.NewDB(db, dialect, bun.WithDiscardUnknownColumns())
 }
 
 // Close stops the writer after what is queued, and closes the connections.

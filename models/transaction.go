@@ -66,6 +66,20 @@ func (s *Store) lock(q *bun.SelectQuery, strength string) *bun.SelectQuery {
 	return q.For(strength)
 }
 
+// earliest reads the time that q selects and orders by; nil when there is none.
+func earliest(ctx context.Context, q *bun.SelectQuery) (*time.Time, error) {
+	var at time.Time
+	err := q.Limit(1).Scan(ctx, &at)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	default:
+		return &at, nil
+	}
+}
+
 // affected returns how many rows a statement changed: the row count names the winner of a conditional statement.
 func affected(res sql.Result, err error) (int, error) {
 	if err != nil {

@@ -1,0 +1,164 @@
+package models
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/uptrace/bun"
+)
+
+// The stale duty looks at a RUNNING run at check_at, or at timeout_at where check_at is NULL. So that one of the two is always
+// the earlier, whatever writes check_at keeps it at or before a timeout_at that lies ahead; a claim then needs only to move
+// check_at.
+
+// checkTime is check_at for a look planned at next.
+func checkTime(next, timeoutAt, now time.Time) time.Time {
+	if timeoutAt.After(now) && timeoutAt.Before(next) {
+		return timeoutAt
+	}
+	return next
+}
+
+// ClaimStale claims up to limit RUNNING runs whose check_at or timeout_at is <= now, earliest first, by moving check_at to
+// now + hold (the row count names the winner), and returns them with their newest boxes. A run that is still provisioned is
+// dispatch's until its timeout_at.
+func (s *Store) ClaimStale(ctx context.Context, limit int, hold time.Duration) ([]*Run, error) {
+	var runs []*Run
+	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		runs = nil
+		now := s.Now()
+		var ids []uuid.UUID
+		q := tx.NewSelect().Model((*Run)(nil)).
+			Column("r.id").
+			Where("r.status = 'RUNNING'"). // as in the indexes
+			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+				return q.Where("r.check_at <= ? AND r.starting_at IS NOT NULL", now).
+					WhereOr("r.timeout_at <= ? AND (r.check_at IS NULL OR r.check_at <= ?)", now, now)
+			}).
+			OrderExpr("COALESCE(r.check_at, r.timeout_at), r.id").
+			Limit(int64(limit))
+		if err := s.lock(q, "NO KEY UPDATE SKIP LOCKED").Scan(ctx, &ids); err != nil {
+			return fmt.Errorf("look for stale runs: %w", err)
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		_, err := tx.NewUpdate().Model((*Run)(nil)).
+			Set("check_at = ?", now.Add(hold)).
+			Where("id IN (?)", bun.List(ids)).
+			Exec(ctx)
+		if err != nil {
+			return fmt.Errorf("claim stale runs: %w", err)
+		}
+		if err := selectRuns(tx, &runs).Where("r.id IN (?)", bun.List(ids)).OrderExpr("r.timeout_at, r.id").Scan(ctx); err != nil {
+			return fmt.Errorf("read stale runs: %w", err)
+		}
+		return s.addBoxes(ctx, tx, runs)
+	})
+	return runs, err
+}
+
+// NextStaleAt returns the earliest time at which ClaimStale has work, or nil: the earliest check_at or timeout_at of a RUNNING
+// run.
+func (s *Store) NextStaleAt(ctx context.Context) (*time.Time, error) {
+	running := func(column string) *bun.SelectQuery {
+		return s.db.NewSelect().Model((*Run)(nil)).Column(column).Where("r.status = 'RUNNING'").OrderExpr(column)
+	}
+	started, err := earliest(ctx, running("r.check_at").Where("r.check_at IS NOT NULL").Where("r.starting_at IS NOT NULL"))
+	if err != nil {
+		return nil, fmt.Errorf("look for the next check: %w", err)
+	}
+	unchecked, err := earliest(ctx, running("r.timeout_at").Where("r.timeout_at IS NOT NULL").Where("r.check_at IS NULL"))
+	if err != nil {
+		return nil, fmt.Errorf("look for the next timeout: %w", err)
+	}
+	var held []*Run // still provisioned, with a check_at: as many as dispatch has in flight
+	err = provisioning(s.db, &held).Column("r.check_at", "r.timeout_at").Where("r.check_at IS NOT NULL").Scan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for provisioned runs: %w", err)
+	}
+	next := sooner(started, unchecked)
+	for _, r := range held {
+		if r.TimeoutAt != nil {
+			next = sooner(next, later(*r.TimeoutAt, *r.CheckAt))
+		}
+	}
+	return next, nil
+}
+
+// sooner returns the earlier of two times; nil is never.
+func sooner(a, b *time.Time) *time.Time {
+	if a == nil || b != nil && b.Before(*a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) *time.Time {
+	if b.After(a) {
+		return &b
+	}
+	return &a
+}
+
+// Check is the record of one look at a RUNNING run.
+type Check struct {
+	ExitSeenAt   *time.Time
+	ExitCode     *int
+	NextAt       time.Time
+	WasTimeoutAt *time.Time
+	TimeoutAt    *time.Time
+	StatusDetail json.RawMessage
+}
+
+// RecordCheck stores what a look at the command showed, WHERE the run is RUNNING: exit_seen_at (kept when set already), the
+// next check_at and, when not nil, timeout_at (only where timeout_at still equals was) and status_detail. A run that is no
+// longer RUNNING is ErrConflict; a timeout_at that moved meanwhile is left, and the rest is written.
+func (s *Store) RecordCheck(ctx context.Context, runID uuid.UUID, c Check) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		r, err := s.lockRun(ctx, tx, runID)
+		if err != nil {
+			return err
+		}
+		if r.Status != RunRunning {
+			return fmt.Errorf("run %s is %s: %w", runID, r.Status, ErrConflict)
+		}
+		if r.ExitSeenAt == nil {
+			r.ExitSeenAt = c.ExitSeenAt
+		}
+		if c.ExitCode != nil {
+			r.ExitCode = c.ExitCode
+		}
+		if c.TimeoutAt != nil && sameTime(r.TimeoutAt, c.WasTimeoutAt) {
+			r.TimeoutAt = c.TimeoutAt
+		}
+		if c.StatusDetail != nil {
+			r.StatusDetail = c.StatusDetail
+		}
+		next := c.NextAt
+		if r.TimeoutAt != nil {
+			next = checkTime(next, *r.TimeoutAt, s.Now())
+		}
+		r.CheckAt = &next
+		_, err = tx.NewUpdate().Model(r).
+			Column("exit_seen_at", "exit_code", "timeout_at", "status_detail", "check_at").
+			WherePK().
+			Where("status = ?", RunRunning).
+			Exec(ctx)
+		if err != nil {
+			return fmt.Errorf("record the check of run %s: %w", runID, err)
+		}
+		return nil
+	})
+}
+
+// sameTime reports whether two times are the same instant in a row, or both not set.
+func sameTime(a, b *time.Time) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return rowTime(*a).Equal(rowTime(*b))
+}
