@@ -174,7 +174,7 @@ func enterable(b *models.Sandbox, ordered bool) error {
 		return fmt.Errorf("%w: the provider shows it failed", ErrNotReady)
 	case b.Observed == models.SeenProvisioning && !ordered && b.Desired == models.WantRunning:
 		return fmt.Errorf("%w: it is being made", ErrNotReady)
-	case b.Desired == models.WantRunning && b.NextStepAt == nil && !b.Leased(b.OrderedAt) && b.Observed == models.SeenSuspended && fresh:
+	case b.Desired == models.WantRunning && b.NextStepAt == nil && b.Observed == models.SeenSuspended && fresh:
 		return fmt.Errorf("%w: it could not be resumed", ErrNotReady)
 	}
 	return nil
