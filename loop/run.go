@@ -98,7 +98,7 @@ func (t *tracked) work(ctx context.Context, log *slog.Logger) {
 	wake := t.Nudge
 	wait := rand.N(min(t.Every/10, mostStagger) + 1)
 	for sleep(ctx, wait, wake) {
-		done, err := t.pass(ctx)
+		done, err := t.pass(ctx, log)
 		if err == nil && t.Batch > 0 && done >= t.Batch {
 			failed, idle, wait = 0, 0, 0
 			continue
@@ -141,7 +141,7 @@ func (t *tracked) untilDue(ctx context.Context) (time.Duration, error) {
 }
 
 // pass makes one and keeps the figures.
-func (t *tracked) pass(ctx context.Context) (done int, err error) {
+func (t *tracked) pass(ctx context.Context, log *slog.Logger) (done int, err error) {
 	t.count(func(s *Status) { s.Running++ })
 	defer func() {
 		t.count(func(s *Status) {
@@ -159,18 +159,19 @@ func (t *tracked) pass(ctx context.Context) (done int, err error) {
 	}()
 	bounded, release := t.context(ctx)
 	defer release()
-	done, err = t.recovered(bounded)
+	done, err = t.recovered(bounded, log)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // we are stopping: the pass did what it could
 	}
 	return done, err
 }
 
-// recovered turns a panic of a pass into an error.
-func (t *tracked) recovered(ctx context.Context) (done int, err error) {
+// recovered turns a panic of a pass into an error; its stack goes to the log only.
+func (t *tracked) recovered(ctx context.Context, log *slog.Logger) (done int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			done, err = 0, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			log.Error("pass panicked", "panic", p, "stack", string(debug.Stack()))
+			done, err = 0, fmt.Errorf("panic: %v", p)
 		}
 	}()
 	return t.Pass(ctx)
