@@ -45,6 +45,9 @@ func EachDB(t *testing.T, test func(t *testing.T, db *DB)) {
 	t.Run(string(models.Postgres), func(t *testing.T) { test(t, NewPostgres(t)) })
 }
 
+// Volume is n, or a hundredth of it under the race detector, where SQLite is some thirty times slower.
+func Volume(n int) int { return max(1, n/volumeDivisor) }
+
 // Key is the secret key of every store opened here.
 var Key = []byte("a key of thirty-two bytes to test")[:32]
 
@@ -82,7 +85,8 @@ func NewSQLite(t *testing.T) *DB {
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "automation.db")
 	require.NoError(t, os.WriteFile(path, template, 0o600))
-	raw, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	name := url.URL{Scheme: "file", OmitHost: true, Path: path} // the name of a test may hold a #
+	raw, err := sql.Open("sqlite", name.String()+"?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	require.NoError(t, err)
 	return keep(t, &DB{Dialect: models.SQLite, DSN: "sqlite:" + path, raw: bun.NewDB(raw, sqlitedialect.New())})
 }
@@ -113,14 +117,9 @@ func NewPostgres(t *testing.T) *DB {
 	server, err := postgres()
 	require.NoError(t, err)
 	name := fmt.Sprintf("automation_test_%d_%d", os.Getpid(), counter.Add(1))
-	_, err = server.admin.Exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)") // an earlier process of this id, killed
-	require.NoError(t, err)
-	_, err = server.admin.Exec("CREATE DATABASE " + name + " TEMPLATE " + server.template)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := server.admin.Exec("DROP DATABASE " + name + " WITH (FORCE)")
-		require.NoError(t, err)
-	})
+	drop := "DROP DATABASE IF EXISTS " + name + " WITH (FORCE)" // there is one already where an earlier process of this id was killed
+	require.NoError(t, server.exec(context.Background(), drop, "CREATE DATABASE "+name+" TEMPLATE "+server.template))
+	t.Cleanup(func() { require.NoError(t, server.exec(context.Background(), drop)) })
 	dsn := server.dsn(name)
 	raw, err := sql.Open("postgres", dsn+"&timezone=UTC")
 	require.NoError(t, err)
@@ -135,10 +134,9 @@ func keep(t *testing.T, db *DB) *DB {
 
 var counter atomic.Int64
 
-// server is the PostgreSQL server of the tests.
+// server is the PostgreSQL server of the tests. No connection to it outlives a call, so that tests can look for leaks.
 type server struct {
 	url      *url.URL
-	admin    *sql.DB
 	template string
 }
 
@@ -152,48 +150,56 @@ func (s *server) dsn(database string) string {
 	return u.String()
 }
 
-// postgres connects to the server once a process and makes the template where no other process has.
+// postgres finds the server once a process and makes the template where no other process has.
 var postgres = sync.OnceValues(func() (*server, error) {
 	u, err := url.Parse(os.Getenv("TEST_POSTGRES_URL"))
 	if err != nil {
 		return nil, fmt.Errorf("TEST_POSTGRES_URL: %w", err)
 	}
 	s := &server{url: u, template: "automation_template_" + migrations.Digest()}
-	if s.admin, err = sql.Open("postgres", u.String()); err != nil {
-		return nil, err
-	}
-	s.admin.SetMaxIdleConns(1)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return s, s.makeTemplate(ctx)
 })
 
-// makeTemplate migrates the template under a lock of the server, for packages are tested in parallel. Its name holds the
-// schema's digest, so a template that exists and is marked as one is the right one.
-func (s *server) makeTemplate(ctx context.Context) error {
-	conn, err := s.admin.Conn(ctx)
+// exec runs statements on the server's own database, one by one.
+func (s *server) exec(ctx context.Context, statements ...string) error {
+	db, err := sql.Open("postgres", s.url.String())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }()
-	const lock = 0x6d6f64656c73
-	if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock($1)", lock); err != nil {
+	defer func() { _ = db.Close() }()
+	for _, statement := range statements {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// makeTemplate migrates the template under a lock of the server, for packages are tested in parallel. Its name holds the
+// schema's digest, so a template that exists and is marked as one is the right one.
+func (s *server) makeTemplate(ctx context.Context) error {
+	db, err := sql.Open("postgres", s.url.String())
+	if err != nil {
 		return err
 	}
-	defer func() { _, _ = conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", lock) }()
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1) // the lock belongs to its session
+	const lock = "SELECT pg_advisory_lock(120249843575155)"
+	if _, err := db.ExecContext(ctx, lock); err != nil {
+		return err
+	}
 	var done bool
 	query := "SELECT EXISTS (SELECT 1 FROM pg_database WHERE datname = $1 AND datistemplate)"
-	if err := conn.QueryRowContext(ctx, query, s.template).Scan(&done); err != nil || done {
+	if err := db.QueryRowContext(ctx, query, s.template).Scan(&done); err != nil || done {
 		return err
 	}
-	for _, statement := range []string{"DROP DATABASE IF EXISTS " + s.template + " WITH (FORCE)", "CREATE DATABASE " + s.template} {
-		if _, err := conn.ExecContext(ctx, statement); err != nil {
-			return err
-		}
+	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+s.template+" WITH (FORCE)", "CREATE DATABASE "+s.template); err != nil {
+		return err
 	}
 	if err := migrations.Up(ctx, s.dsn(s.template)); err != nil {
 		return err
 	}
-	_, err = conn.ExecContext(ctx, "ALTER DATABASE "+s.template+" WITH IS_TEMPLATE true ALLOW_CONNECTIONS false")
-	return err
+	return s.exec(ctx, "ALTER DATABASE "+s.template+" WITH IS_TEMPLATE true ALLOW_CONNECTIONS false")
 }
