@@ -281,7 +281,7 @@ func (s *server) showSandbox(b *models.Sandbox) sandboxObject {
 		SuspendedAt: optStamp(b.SuspendedAt), MemoryKept: can.MemoryKept(), ExpiresAt: optStamp(b.ExpiresAt),
 		LastAccessAt: optStamp(b.LastAccessAt), CreatedAt: stamp(b.CreatedAt), DeletedAt: optStamp(b.DeletedAt), Note: b.Note,
 		ReclaimedBytes: b.ReclaimedBytes, Storage: raw(b.Storage), StorageAt: optStamp(b.StorageAt),
-		Cleanup: s.showCleanup(b, b.DueAt, nil),
+		Cleanup: s.showCleanup(b, b.DueAt, b.RunCompletedAt),
 	}
 	for _, i := range b.Identities {
 		o.Identities = append(o.Identities, identityObject{i.Kind, i.ProviderID, stamp(i.SeenAt), optStamp(i.GoneAt)})

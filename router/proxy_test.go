@@ -1,0 +1,199 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"automation/models"
+	"automation/models/modelstest"
+	"automation/router"
+	"automation/sandbox"
+)
+
+func bodyOf(r *http.Request) string {
+	text, _ := io.ReadAll(r.Body)
+	return string(text)
+}
+
+// boxServer is an agent server that answers by handle.
+func (w *world) boxServer(handle http.HandlerFunc) *httptest.Server {
+	w.t.Helper()
+	s := httptest.NewServer(handle)
+	w.t.Cleanup(s.Close)
+	w.door.url, w.door.key = s.URL, "inner-key"
+	return s
+}
+
+func TestProxyIntoABox(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		var seen *http.Request
+		var sent string
+		attached := true
+		w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
+			seen, sent = r, bodyOf(r)
+			attached = w.door.left.Load() < w.door.entered.Load()
+			rw.Header().Set("Set-Cookie", "box=1")
+			rw.Header().Set("X-Session-API-Key", "inner-key")
+			rw.Header().Set("Connection", "X-Hop")
+			rw.Header().Set("X-Hop", "1")
+			rw.WriteHeader(http.StatusTeapot)
+			_, _ = fmt.Fprint(rw, "hello from the box")
+		})
+		_, box := w.finished()
+		got := w.call("tok-bob", "PUT", sandboxPath(box, "/proxy/api/file%2Fx/a%20b?q=1&q=%2F"), strings.NewReader("payload"),
+			"Cookie", "openhands_auth=secret", "X-Org-Id", org.String(), "Connection", "X-Mine", "X-Mine", "1", "X-Kept", "yes",
+			"X-Forwarded-For", "1.2.3.4", "Upgrade", "websocket", "Content-Type", "text/plain")
+
+		require.Equal(t, http.StatusTeapot, got.Code)
+		require.Equal(t, "hello from the box", got.Body.String())
+		require.True(t, attached, "attached while the request is open")
+		require.EqualValues(t, 1, w.door.left.Load(), "and not after")
+		require.Equal(t, "user:"+bob.String(), w.door.who)
+		require.Equal(t, box.ID, w.door.box)
+
+		require.Equal(t, "PUT", seen.Method)
+		require.Equal(t, "/api/file%2Fx/a%20b?q=1&q=%2F", seen.RequestURI)
+		require.Equal(t, "payload", sent)
+		require.Equal(t, "inner-key", seen.Header.Get("X-Session-API-Key"))
+		require.Equal(t, "yes", seen.Header.Get("X-Kept"))
+		for _, name := range []string{"Authorization", "Cookie", "X-Org-Id", "X-Mine", "X-Forwarded-For", "Upgrade", "Connection"} {
+			require.Empty(t, seen.Header.Get(name), name)
+		}
+
+		require.Equal(t, "2026-06-01T13:00:00Z", got.Header().Get("X-Sandbox-Cleanup-Due-At"))
+		for _, name := range []string{"Set-Cookie", "X-Session-API-Key", "X-Hop"} {
+			require.Empty(t, got.Header().Get(name), name)
+		}
+		require.NotContains(t, w.logs.String(), "inner-key")
+		require.NotContains(t, w.logs.String(), "tok-bob")
+		require.WithinDuration(t, w.store.Now(), *w.box(box.ID).LastAccessAt, 0, "counts as access")
+		require.Equal(t, "2026-06-01T13:00:00Z", w.call("tok-bob", "GET", sandboxPath(box, ""), nil).is(200)["cleanup"].(map[string]any)["due_at"],
+			"and does not move the due date (S1-046)")
+	})
+}
+
+func TestProxyNeedsTheCallersLogin(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		w.boxServer(func(http.ResponseWriter, *http.Request) {})
+		_, box := w.finished()
+		for as, want := range map[string]int{"": 401, "inner-key": 401, "tok-nobody": 403, "tok-eve": 404} {
+			require.Equal(t, want, w.call(as, "GET", sandboxPath(box, "/proxy/x"), nil).Code, as)
+		}
+		require.Equal(t, 401, w.call("", "GET", sandboxPath(box, "/proxy/x"), nil, "X-Session-API-Key", "inner-key").Code)
+		require.Zero(t, w.door.entered.Load())
+	})
+}
+
+func TestProxyKeepsToItsBox(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		var uris []string
+		server := w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
+			uris = append(uris, r.RequestURI)
+			if to := r.URL.Query().Get("to"); to != "" {
+				http.Redirect(rw, r, to, http.StatusFound)
+			}
+		})
+		w.door.url = server.URL + "/boxes/7" // a host shared by several, told apart by the path
+		_, box := w.finished()
+		proxy := base + "/v1/" + sandboxPath(box, "/proxy")
+		for _, tail := range []string{"/../8/api", "/%2e%2e/8/api", "/a/..%2f..%2f8", "/.%2E/8", "/./x", "/..", "/a/..%5c..%5c8"} {
+			require.Equal(t, 400, w.call("tok-bob", "GET", proxy+tail, nil).Code, tail)
+		}
+		require.Zero(t, w.door.entered.Load())
+		for tail, want := range map[string]string{"": "/boxes/7", "/": "/boxes/7/", "/a..b/c": "/boxes/7/a..b/c"} {
+			uris = nil
+			require.Equal(t, 200, w.call("tok-bob", "GET", proxy+tail, nil).Code, tail)
+			require.Equal(t, []string{want}, uris)
+		}
+		for to, want := range map[string]string{
+			"/boxes/7/login?x=1":              proxy + "/login?x=1",
+			server.URL + "/boxes/7/a%2Fb#top": proxy + "/a%2Fb#top",
+			"https://elsewhere.test/x":        "https://elsewhere.test/x",
+		} {
+			got := w.call("tok-bob", "GET", proxy+"/go?to="+strings.NewReplacer("#", "%23", "?", "%3F", "%", "%25").Replace(to), nil)
+			require.Equal(t, want, got.Header().Get("Location"))
+		}
+	})
+}
+
+func TestProxySaysWhyItCannot(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		code := func(a answer, status int) string {
+			t.Helper()
+			return a.is(status)["error"].(map[string]any)["code"].(string)
+		}
+		_, box := w.finished()
+		path := sandboxPath(box, "/proxy/x")
+		for err, want := range map[error]struct {
+			status int
+			code   string
+		}{
+			models.ErrDeletionOrdered: {409, "deletion_ordered"}, sandbox.ErrGone: {409, "sandbox_gone"},
+			router.ErrStarting: {503, "sandbox_starting"}, sandbox.ErrUnreachable: {503, "sandbox_starting"},
+			context.DeadlineExceeded: {503, "sandbox_starting"},
+		} {
+			w.door.err = err
+			got := w.call("tok-bob", "GET", path, nil)
+			require.Equal(t, want.code, code(got, want.status))
+			if want.status == 503 {
+				require.Equal(t, "5", got.Header().Get("Retry-After"))
+			}
+		}
+		w.door.err = errBroken
+		require.Equal(t, 500, w.call("tok-bob", "GET", path, nil).Code)
+		w.door.err = nil
+
+		server := w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/cut" {
+				panic(http.ErrAbortHandler)
+			}
+			rw.WriteHeader(http.StatusUnauthorized)
+		})
+		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", path, nil), 502), "the box's 401 is not the caller's")
+		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", sandboxPath(box, "/proxy/cut"), nil), 502))
+		server.Close()
+		require.Equal(t, "sandbox_agent_unavailable", code(w.call("tok-bob", "GET", path, nil), 503))
+		w.door.url = ""
+		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", path, nil), 502))
+		require.Equal(t, w.door.entered.Load()-6, w.door.left.Load(), "each way that was opened was left")
+
+		modelstest.Set(t, w.store, box, "observed = ?", models.SeenMissing)
+		require.Equal(t, "sandbox_gone", code(w.call("tok-bob", "GET", path, nil), 409))
+	})
+}
+
+// Fault: a caller that goes away must not keep the box attached.
+func TestProxyLeavesWhenTheCallerGoes(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		inside, gone := make(chan struct{}), make(chan struct{})
+		w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
+			rw.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(rw).Flush()
+			close(inside)
+			<-r.Context().Done()
+			close(gone)
+		})
+		_, box := w.finished()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { _ = recover() }() // the connection is cut
+			r := request(t, "GET", base+"/v1/"+sandboxPath(box, "/proxy/stream"), "tok-bob").WithContext(ctx)
+			w.serve(r)
+		}()
+		<-inside
+		require.Zero(t, w.door.left.Load())
+		cancel()
+		<-done
+		<-gone
+		require.EqualValues(t, 1, w.door.left.Load())
+	})
+}
