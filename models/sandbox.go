@@ -115,6 +115,8 @@ type Sandbox struct {
 
 	// DueAt is sandbox_cleanup_due_at of the box's run where this is the run's newest box; filled by Sandbox and ListSandboxes.
 	DueAt *time.Time `bun:"due_at,scanonly"`
+	// RunCompletedAt is completed_at of that run, which the delay counts from; filled where DueAt is.
+	RunCompletedAt *time.Time `bun:"run_completed_at,scanonly"`
 
 	Identities []*Identity `bun:"-"` // all of them, oldest first; filled by claims and readers
 }
@@ -192,6 +194,7 @@ func selectBoxes(db bun.IDB, boxes any, now time.Time) *bun.SelectQuery {
 		ExcludeColumn("needs_attention").
 		ColumnExpr("(?) AS needs_attention", attentionAt(now)).
 		ColumnExpr("r.sandbox_cleanup_due_at AS due_at").
+		ColumnExpr("r.completed_at AS run_completed_at").
 		Join("LEFT JOIN automation_runs AS r").
 		JoinOn("r.id = s.run_id AND r.box_id = s.id").
 		JoinOn("r.sandbox_cleanup_due_at >= r.completed_at")
