@@ -252,8 +252,8 @@ func parseURL(raw string) (string, error) {
 	}
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || !validPort(u.Port()) ||
-		u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("want an http or https URL without query or fragment, e.g. https://automation.example.com")
+		u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("want an http or https URL without credentials, query or fragment, e.g. https://automation.example.com")
 	}
 	return strings.TrimRight(raw, "/"), nil
 }

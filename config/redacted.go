@@ -2,6 +2,8 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"slices"
@@ -16,7 +18,7 @@ type Setting struct {
 	Set    bool   `json:"set"`    // the environment gives a value that is not empty
 }
 
-// Redacted lists every variable as it took effect. It is also what String, LogValue and MarshalJSON show.
+// Redacted lists every variable as it took effect. It is also what Format, LogValue and MarshalJSON show.
 func (c Config) Redacted() []Setting { return slices.Clone(c.settings) }
 
 // String shows the settings that are not defaults, one a line.
@@ -30,8 +32,8 @@ func (c Config) String() string {
 	return b.String()
 }
 
-// GoString implements fmt.GoStringer.
-func (c Config) GoString() string { return "config.Config{\n" + c.String() + "}" }
+// Format implements fmt.Formatter: every verb shows what String does.
+func (c Config) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, c.String()) }
 
 // LogValue implements slog.LogValuer with the settings that are not defaults.
 func (c Config) LogValue() slog.Value {
