@@ -1,0 +1,48 @@
+package watchdog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"automation/loop"
+	"automation/models"
+)
+
+const (
+	// sweepBatch bounds one pass of the janitor (S1-031); while passes are full the next follows at once.
+	sweepBatch = 100
+	// attachedHold is how long past its stamp a box is spared while somebody is in it (design section 9).
+	attachedHold = time.Hour
+)
+
+// Janitor is the duty that orders due boxes deleted (S1-028…039, C-005): oldest stamp first, one bounded transaction a pass,
+// no call to any provider and no lease. What becomes of an order is the settler's. It sleeps until the earliest stamp.
+func (w *Watchdog) Janitor() loop.Loop {
+	places := w.places()
+	return loop.Loop{
+		Name: "janitor", Every: w.Config.Watchdog.Interval, Batch: sweepBatch,
+		Pass:  func(ctx context.Context) (int, error) { return w.sweep(ctx, places) },
+		Until: func(ctx context.Context) (*time.Time, error) { return w.Store.NextDueAt(ctx, places) },
+		Now:   w.Store.Now, Nudge: w.JanitorNudge,
+	}
+}
+
+func (w *Watchdog) sweep(ctx context.Context, places []models.Place) (int, error) {
+	ordered, err := w.Store.OrderDue(ctx, places, sweepBatch, attachedHold)
+	if err != nil {
+		return 0, fmt.Errorf("order due boxes: %w", err)
+	}
+	if len(ordered) > 0 {
+		w.Log.InfoContext(ctx, "due boxes ordered deleted", "boxes", len(ordered))
+		w.settleSoon()
+	}
+	repaired, err := w.Store.RepairStamps(ctx, w.Config.Cleanup.Delay, sweepBatch)
+	if err != nil {
+		return len(ordered), fmt.Errorf("repair stamps: %w", err)
+	}
+	if repaired > 0 {
+		w.Log.InfoContext(ctx, "stamps repaired", "runs", repaired)
+	}
+	return max(len(ordered), repaired), nil
+}

@@ -1,0 +1,44 @@
+package watchdog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"automation/loop"
+)
+
+const (
+	purgeEvery = time.Hour
+	purgeBatch = 500
+)
+
+// Purge is the duty that removes records past their retention: events, and stored outputs of runs whose box is gone (design
+// section 9). An output's blob goes before the row forgets it, so that a crash leaves no blob that nobody knows.
+func (w *Watchdog) Purge() loop.Loop {
+	return loop.Loop{Name: "purge", Every: purgeEvery, Batch: purgeBatch, Pass: w.purge}
+}
+
+func (w *Watchdog) purge(ctx context.Context) (int, error) {
+	now, keep := w.Store.Now(), w.Config.Cleanup
+	events, err := w.Store.PurgeEvents(ctx, now.Add(-keep.EventRetention), purgeBatch)
+	if err != nil {
+		return 0, fmt.Errorf("purge events: %w", err)
+	}
+	expired, err := w.Store.ExpiredOutputs(ctx, now.Add(-keep.OutputRetention), purgeBatch)
+	if err != nil {
+		return events, fmt.Errorf("look for expired outputs: %w", err)
+	}
+	for run, key := range expired {
+		if err := w.Blobs.Delete(ctx, key); err != nil {
+			return events, fmt.Errorf("remove output %s: %w", key, err)
+		}
+		if err := w.Store.ForgetOutput(ctx, run); err != nil {
+			return events, fmt.Errorf("forget output of run %s: %w", run, err)
+		}
+	}
+	if n := events + len(expired); n > 0 {
+		w.Log.InfoContext(ctx, "records purged", "events", events, "outputs", len(expired))
+	}
+	return max(events, len(expired)), nil
+}
