@@ -85,6 +85,9 @@ type AgentBox struct {
 	fail     map[string]int // path → status
 	finish   json.RawMessage
 	onCall   func(string)
+	uploads  map[string]string // path → content
+	onStart  func(*Command)
+	mute     bool // answers to starts are lost
 }
 
 func (b *AgentBox) open(key string) string {
@@ -202,6 +205,10 @@ func (b *AgentBox) route(w http.ResponseWriter, r *http.Request, path string) {
 		answer(w, 200, map[string]any{"status": "ready"})
 	case path == "/api/file/home":
 		answer(w, 200, map[string]any{"home": "/home/box"})
+	case path == "/api/file/upload":
+		b.upload(w, r)
+	case path == "/api/bash/start_bash_command":
+		b.start(w, r)
 	case path == "/api/bash/bash_events/search":
 		b.search(w, r)
 	case strings.HasPrefix(path, "/api/bash/bash_commands/"):
