@@ -109,6 +109,9 @@ func (s *Store) Events(ctx context.Context, boxID uuid.UUID, limit, offset int) 
 
 // PurgeEvents removes up to limit events older than t and returns how many went.
 func (s *Store) PurgeEvents(ctx context.Context, t time.Time, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, nil
+	}
 	gone := 0
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		old := tx.NewSelect().Model((*Event)(nil)).Column("e.id").Where("e.at < ?", t).OrderExpr("e.at").Limit(int64(limit))

@@ -159,6 +159,9 @@ func nextDue(db bun.IDB, places []Place, now time.Time) *bun.SelectQuery {
 // sets an invalid stamp (zero, before completed_at) of a terminal run to completed_at + delay (BR-07); bounded by limit. It
 // returns how many rows it changed.
 func (s *Store) RepairStamps(ctx context.Context, delay time.Duration, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, nil
+	}
 	changed := 0
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		now := s.Now()
@@ -169,6 +172,9 @@ func (s *Store) RepairStamps(ctx context.Context, delay time.Duration, limit int
 			Exec(ctx))
 		if err != nil {
 			return fmt.Errorf("clear pointless stamps: %w", err)
+		}
+		if changed >= limit {
+			return nil
 		}
 		var runs []*Run
 		err = s.lock(invalidStamps(tx, now).Limit(int64(limit-changed)), "UPDATE OF r SKIP LOCKED").Scan(ctx, &runs)

@@ -179,6 +179,7 @@ func TestBR_07_AnInvalidStampIsRepairedFromTheCompletion(t *testing.T) {
 func TestS1_037_AStampWithoutABoxIsClearedWithoutACall(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		ctx, now := t.Context(), s.Now()
+		invalid := seed(t, s, due(now.Add(-2*time.Hour)))
 		var without []seeded
 		for range 3 {
 			without = append(without, seed(t, s, func(f *seeded) { f.Box = nil }))
@@ -191,9 +192,11 @@ func TestS1_037_AStampWithoutABoxIsClearedWithoutACall(t *testing.T) {
 		n, err := s.RepairStamps(ctx, time.Hour, 3)
 		require.NoError(t, err)
 		require.Equal(t, 3, n, "bounded")
+		sameTime(t, *invalid.Run.CleanupDueAt, stamp(t, s, invalid))
 		n, err = s.RepairStamps(ctx, time.Hour, 3)
 		require.NoError(t, err)
-		require.Equal(t, 1, n)
+		require.Equal(t, 2, n)
+		sameTime(t, invalid.Run.CompletedAt.Add(time.Hour), stamp(t, s, invalid))
 		for _, f := range append(without, over) {
 			require.Nil(t, stamp(t, s, f))
 		}
