@@ -162,7 +162,7 @@ type Storage struct {
 	DataDir string `env:"AUTOMATION_DATA_DIR" default:"~/.local/share/automation" kind:"path"`
 	// FileStore can only be local so far.
 	FileStore string `env:"FILE_STORE" default:"local" oneof:"local"`
-	// BlobDir holds uploads, run outputs and exports; <DataDir>/storage where the variable is not set.
+	// BlobDir holds uploads, run outputs and exports; <DataDir>/blobs where the variable is not set.
 	BlobDir string `env:"LOCAL_STORAGE_PATH" kind:"path"`
 }
 
@@ -203,7 +203,7 @@ func Default(dataDir string) Config {
 // derive fills what follows from the variables, and checks what concerns more than one of them.
 func (c *Config) derive(r *reader) {
 	if c.Storage.BlobDir == "" {
-		c.Storage.BlobDir = c.Storage.DataDir + string(os.PathSeparator) + "storage"
+		c.Storage.BlobDir = c.Storage.DataDir + string(os.PathSeparator) + "blobs"
 	}
 	if c.Sandbox.WorkspaceBase == "" {
 		c.Sandbox.WorkspaceBase = r.expand("~/.openhands/workspaces")

@@ -73,7 +73,7 @@ func TestDefaultsAreThoseOfThePythonService(t *testing.T) {
 		{"base path", c.HTTP.BasePath, "/api/automation"},
 		{"base URL", c.HTTP.BaseURL, "http://localhost:8000"},
 		{"data", c.Storage.DataDir, "/home/u/.local/share/automation"},
-		{"blobs", c.Storage.BlobDir, "/home/u/.local/share/automation/storage"},
+		{"blobs", c.Storage.BlobDir, "/home/u/.local/share/automation/blobs"},
 		{"connections", c.Database.MaxConnections(), 15},
 		{"migrations", c.Database.Migrates(), true},
 	} {
