@@ -3,13 +3,16 @@ package sandbox_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 	"go.uber.org/goleak"
 
 	"automation/models"
@@ -131,7 +134,7 @@ func (r *rig) running(edit ...func(*models.Run, *models.Sandbox)) (*models.Run, 
 func (r *rig) runningOf(a *models.Automation, edit ...func(*models.Run, *models.Sandbox)) (*models.Run, *models.Sandbox) {
 	r.Helper()
 	var named sandbox.Identity
-	make := func(run *models.Run, b *models.Sandbox) {
+	create := func(run *models.Run, b *models.Sandbox) {
 		spec := sandbox.Spec{Label: sandbox.Label{Deployment: r.deploy, WorkspaceID: b.ID}}
 		require.NoError(r, r.fake.Create(r.Context(), spec, func(i sandbox.Identity) error { named = i; return nil }))
 		b.Identities[0].ProviderID = named.ProviderID
@@ -140,7 +143,7 @@ func (r *rig) runningOf(a *models.Automation, edit ...func(*models.Run, *models.
 			run.BashCommandID = &id
 		}
 	}
-	run, box := modelstest.Running(r.T, r.store, a, append([]func(*models.Run, *models.Sandbox){make}, edit...)...)
+	run, box := modelstest.Running(r.T, r.store, a, append([]func(*models.Run, *models.Sandbox){create}, edit...)...)
 	require.NoError(r, r.store.RecordIdentity(r.Context(), models.Identity{
 		SandboxID: box.ID, Kind: named.Kind, ProviderID: named.ProviderID, URL: named.URL, SessionKey: named.Key,
 	}))
@@ -251,4 +254,19 @@ func (r *rig) events(id uuid.UUID) []string {
 		all = append(all, e.What+" "+e.Outcome)
 	}
 	return all
+}
+
+// raw is a handle for what no method of Store does.
+func (r *rig) raw() *bun.DB { return modelstest.Of(r.T, r.store).Raw() }
+
+// decode joins the raw output in stored NDJSON.
+func decode(t *testing.T, ndjson string) string {
+	t.Helper()
+	var all bytes.Buffer
+	for line := range strings.Lines(ndjson) {
+		var f sandbox.Frame
+		require.NoError(t, json.Unmarshal([]byte(line), &f))
+		all.Write(f.Data)
+	}
+	return all.String()
 }
