@@ -1,0 +1,22 @@
+# The only door: everything else is called from here.
+
+GOLANGCI = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.PHONY: build test bench lint generate
+
+build:
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/automation ./cmd/automation
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/agentserver ./cmd/agentserver
+
+test:
+	tests/run.sh
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+lint:
+	$(GOLANGCI) run ./...
+	$(GOLANGCI) fmt --diff
+
+generate:
+	go generate ./...

@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# Runs every test. Installs what they need where it is missing (bare Debian: as root or with sudo), starts one PostgreSQL
+# cluster for the run and stops it again. Stages have a budget in minutes: set-up over its own only warns, any other stage or
+# the whole over theirs fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly SETUP_MINUTES=4 PACKAGES_MINUTES=9 BLACKBOX_MINUTES=9 TOTAL_MINUTES=25
+readonly COVERAGE_FLOOR=76 # per cent of statements (S1-063)
+readonly POSTGRES_MAJOR=15
+
+export CI=true # nothing is skipped here for want of a service
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false" # a checkout may belong to another user
+scratch=$(mktemp -d)
+chmod 755 "$scratch" # the cluster's user has to get in
+failures=()
+
+say() { printf '%s\n' "$*"; }
+die() { say "tests/run.sh: $*" >&2; exit 1; }
+
+# stage NAME MINUTES COMMAND… runs one stage within its budget.
+stage() {
+	local name=$1 minutes=$2 began=$SECONDS status=0
+	shift 2
+	say "== $name: budget $minutes min"
+	"$@" || status=$?
+	local took=$((SECONDS - began))
+	say "== $name: $((took / 60)) min $((took % 60)) s of $minutes min, $([ $status = 0 ] && echo passed || echo "failed")"
+	if [ $status != 0 ]; then
+		failures+=("$name")
+	elif [ $took -gt $((minutes * 60)) ]; then
+		if [ "$name" = set-up ]; then
+			say "warning: set-up went over its budget"
+		else
+			failures+=("$name went over its budget")
+		fi
+	fi
+}
+
+# within MINUTES COMMAND… ends a command that would run away. It runs beside the shell, so that an interrupt ends it at once.
+running=
+within() {
+	local minutes=$1 status=0
+	shift
+	timeout --kill-after=30 $((minutes * 60 + 30)) "$@" &
+	running=$!
+	wait $running || status=$?
+	running=
+	return $status
+}
+
+# --- set-up ---
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null; then
+		sudo -n "$@"
+	else
+		die "need root or sudo for: $*"
+	fi
+}
+
+# apt_install PACKAGE… without starting what it brings.
+apt_install() {
+	command -v apt-get >/dev/null || die "cannot install $*: this is no Debian; install them by hand"
+	say "installing $*"
+	as_root mkdir -p /etc/postgresql-common
+	[ -e /etc/postgresql-common/createcluster.conf ] ||
+		echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+	as_root apt-get update -qq
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		-o Dpkg::Options::=--force-confold -o DPkg::Lock::Timeout=120 "$@" >"$scratch/apt.log" 2>&1 || {
+		tail -20 "$scratch/apt.log"
+		die "could not install $*"
+	}
+}
+
+# postgres_bin prints the folder of the server's programs, or nothing.
+postgres_bin() {
+	local dir
+	for dir in /usr/lib/postgresql/$POSTGRES_MAJOR/bin /usr/local/pgsql/bin; do
+		if [ -x "$dir/initdb" ] && "$dir/postgres" --version | grep -q " $POSTGRES_MAJOR\."; then
+			echo "$dir"
+			return
+		fi
+	done
+}
+
+can_compile_c() { echo 'int main(void){return 0;}' | gcc -x c -include stdlib.h -o "$scratch/cc" - 2>/dev/null; }
+
+need_tools() {
+	local missing=()
+	command -v go >/dev/null || die "need Go 1.26 or newer in PATH"
+	can_compile_c || missing+=(gcc libc6-dev)
+	[ -n "$(postgres_bin)" ] || missing+=("postgresql-$POSTGRES_MAJOR")
+	if [ ${#missing[@]} -gt 0 ]; then
+		apt_install "${missing[@]}"
+	fi
+}
+
+# as_cluster_user runs a command as a user that PostgreSQL accepts: it refuses root.
+as_cluster_user() {
+	if [ "$(id -u)" != 0 ]; then
+		"$@"
+		return
+	fi
+	if ! id postgres >/dev/null 2>&1; then
+		useradd --system --no-create-home --shell /usr/sbin/nologin postgres
+	fi
+	setpriv --reuid=postgres --regid="$(id -g postgres)" --init-groups -- "$@"
+}
+
+start_postgres() {
+	local bin data=$scratch/cluster port tries
+	bin=$(postgres_bin)
+	mkdir "$data"
+	[ "$(id -u)" != 0 ] || chown postgres: "$data"
+	(cd / && as_cluster_user "$bin/initdb" --pgdata="$data/data" --username=postgres --auth=trust --encoding=UTF8 \
+		--locale=C.UTF-8 --no-sync >"$scratch/initdb.log") || { cat "$scratch/initdb.log"; die "initdb failed"; }
+	for tries in 1 2 3 4 5; do
+		port=$((20000 + RANDOM % 12000))
+		if (cd / && as_cluster_user "$bin/pg_ctl" start --pgdata="$data/data" --log="$data/log" --silent --wait --timeout=60 \
+			--options="-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$data -c max_connections=300 \
+			-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c timezone=UTC" </dev/null >/dev/null 2>&1); then
+			export TEST_POSTGRES_URL="postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
+			say "PostgreSQL: $TEST_POSTGRES_URL"
+			return
+		fi
+		say "no PostgreSQL on port $port (try $tries)"
+	done
+	cat "$data/log"
+	die "could not start PostgreSQL"
+}
+
+# stop_postgres ends our own cluster, by its pid.
+stop_postgres() {
+	local pidfile=$scratch/cluster/data/postmaster.pid pid
+	[ -e "$pidfile" ] || return 0
+	pid=$(head -n 1 "$pidfile")
+	kill -INT "$pid" 2>/dev/null || return 0
+	for _ in $(seq 100); do
+		kill -0 "$pid" 2>/dev/null || return 0
+		sleep 0.1
+	done
+	kill -QUIT "$pid" 2>/dev/null || true
+}
+
+tidy() {
+	[ -z "$running" ] || kill "$running" 2>/dev/null || true
+	stop_postgres
+	rm -rf "$scratch" || true
+}
+trap tidy EXIT
+trap 'exit 130' INT TERM HUP
+
+# set_up also compiles what the stages share, so that their budgets are for tests.
+set_up() {
+	need_tools && start_postgres && go version && go build ./... && go build -race ./...
+}
+
+# --- packages ---
+
+packages() { go list ./... | grep -vE '/tests(/|$)'; }
+
+test_packages() {
+	local profile=$scratch/cover.out
+	# shellcheck disable=SC2046
+	within $PACKAGES_MINUTES go test -race -count=1 -timeout "${PACKAGES_MINUTES}m" \
+		-covermode=atomic -coverpkg=./... -coverprofile="$profile" $(packages) || return 1
+	check_coverage "$profile"
+}
+
+check_coverage() {
+	local total
+	total=$(go tool cover -func="$1" | awk '/^total:/ { sub("%", "", $3); print $3 }')
+	say "statement coverage over all packages: $total % (floor $COVERAGE_FLOOR %)"
+	awk -v total="$total" -v floor=$COVERAGE_FLOOR 'BEGIN { exit !(total >= floor) }' ||
+		{ say "FAIL statement coverage is below its floor"; return 1; }
+}
+
+# --- black box, and volume cases at their full size ---
+
+test_blackbox() {
+	within $BLACKBOX_MINUTES go test -count=1 -timeout "${BLACKBOX_MINUTES}m" ./tests/... || return 1
+	local dirs
+	dirs=$(grep -rlE --include='*_test.go' '^func Test\w*Volume' . | xargs -r -n 1 dirname | sort -u)
+	[ -z "$dirs" ] || within $BLACKBOX_MINUTES go test -count=1 -timeout "${BLACKBOX_MINUTES}m" -run Volume $dirs
+}
+
+# --- the run ---
+
+stage set-up $SETUP_MINUTES set_up
+if [ ${#failures[@]} = 0 ]; then
+	stage packages $PACKAGES_MINUTES test_packages
+	stage 'black box' $BLACKBOX_MINUTES test_blackbox
+fi
+[ $SECONDS -le $((TOTAL_MINUTES * 60)) ] || failures+=("the whole went over its budget of $TOTAL_MINUTES min")
+say "== all: $((SECONDS / 60)) min $((SECONDS % 60)) s of $TOTAL_MINUTES min"
+if [ ${#failures[@]} -gt 0 ]; then
+	printf 'FAIL %s\n' "${failures[@]}"
+	exit 1
+fi
+say "PASS every stage"
