@@ -6,19 +6,26 @@ package agentserver
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
+
+	"automation/agentserver/command"
+	"automation/agentserver/storage"
 )
 
 // Server is one agent server. Make it with New, serve its Handler, then Stop and Close it.
 type Server struct {
-	config  Config
-	log     *slog.Logger
-	keys    keyring
-	idle    *idleClock
-	started time.Time
-	now     func() time.Time
+	config   Config
+	log      *slog.Logger
+	keys     keyring
+	idle     *idleClock
+	started  time.Time
+	now      func() time.Time
+	commands *command.Runner
+	files    *files
+	storage  *storage.Storage
 
 	stopping context.Context // ends with Stop: long readers return
 	Stop     context.CancelFunc
@@ -32,6 +39,23 @@ func New(config Config, environ []string, log *slog.Logger) (*Server, error) {
 func newServer(config Config, environ []string, log *slog.Logger, now func() time.Time) (*Server, error) {
 	s := &Server{config: config, log: log, keys: newKeyring(config.SessionKeys), idle: newIdleClock(now), started: now(), now: now}
 	s.stopping, s.Stop = context.WithCancel(context.Background())
+	var err error
+	if s.files, err = openFiles(config.FilesRoot); err != nil {
+		return nil, err
+	}
+	s.commands, err = command.Open(command.Options{
+		Dir: config.BashEventsDir, Environ: environ, Log: log, Now: now, Began: s.idle.begin, Ended: s.idle.end,
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.files.close())
+	}
+	s.storage, err = storage.Open(storage.Options{
+		Root: config.Home, Guard: s.commands, Log: log, Now: now,
+		Protected: []string{config.PersistenceDir, config.BashEventsDir, config.ConversationsPath, config.WorkspacePath},
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.commands.Close(), s.files.close())
+	}
 	return s, nil
 }
 
@@ -41,9 +65,28 @@ func (s *Server) Handler() http.Handler { return recovered(s.log, s.routes()) }
 // Close ends what the server started and waits for it.
 func (s *Server) Close() {
 	s.Stop()
+	s.storage.Close()
+	if err := errors.Join(s.commands.Close(), s.files.close()); err != nil {
+		s.log.Warn("agent server did not close cleanly", "error", err)
+	}
 }
 
 // api is the table of the routes that want a session key.
 func (s *Server) api() map[string]methods {
-	return map[string]methods{}
+	return map[string]methods{
+		"/api/bash/start_bash_command":      {"POST": s.startBash},
+		"/api/bash/execute_bash_command":    {"POST": s.executeBash},
+		"/api/bash/bash_commands/{id}/stop": {"POST": s.stopBash},
+		"/api/bash/bash_events":             {"DELETE": s.clearBash},
+		"/api/bash/bash_events/search":      {"GET": s.searchBash},
+		"/api/bash/bash_events/{id}":        {"GET": s.getBash},
+		"/api/processes/{id}/output":        {"GET": s.processOutput},
+		"/api/file/upload":                  {"POST": s.uploadFile},
+		"/api/file/download":                {"GET": s.downloadFile},
+		"/api/file/create_directory":        {"POST": s.createDirectory},
+		"/api/file/home":                    {"GET": s.home},
+		"/api/file/search_subdirs":          {"GET": s.searchSubdirs},
+		"/api/storage":                      {"GET": s.storageStatus},
+		"/api/storage/reclaim":              {"POST": s.reclaim},
+	}
 }

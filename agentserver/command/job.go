@@ -96,9 +96,7 @@ func (j *job) run() {
 		_ = shell.Wait() // the state says it all
 	}()
 	ended := j.supervise(newTree(shell.Process.Pid), exited)
-	for _, reader := range readers {
-		reader.drain()
-	}
+	drain(readers)
 	code, reason := exitOf(shell.ProcessState)
 	switch ended {
 	case ReasonTimedOut:
@@ -331,10 +329,15 @@ func partialCharacter(data []byte) int {
 	return 0
 }
 
-// drain waits until the stream has been stored, after the exit of the command.
-func (s *streamReader) drain() {
-	_ = s.pipe.SetReadDeadline(time.Now().Add(drainGrace)) // fails only on a pipe that is closed, at its end
-	<-s.eof
+// drain waits until the streams have been stored, after the exit of the command.
+func drain(readers []*streamReader) {
+	deadline := time.Now().Add(drainGrace)
+	for _, reader := range readers {
+		_ = reader.pipe.SetReadDeadline(deadline) // fails only on a pipe that is closed, at its end
+	}
+	for _, reader := range readers {
+		<-reader.eof
+	}
 }
 
 // exitOf is the exit code in the form of the contract: that of the process, or minus the signal that killed it.

@@ -215,7 +215,7 @@ func (r *Runner) sessionOf(t *testing.T, pid int) int {
 
 func TestOutputOfAFastEndIsWhole(t *testing.T) {
 	r := opened(t)
-	for range 20 {
+	for range 5 {
 		_, whole := run(t, r, "seq 1 100; sleep 60 & ")
 		require.Equal(t, 100, strings.Count(*whole.Stdout, "\n"))
 	}

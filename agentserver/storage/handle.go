@@ -1,0 +1,112 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// handle is an open directory. Everything in this package reaches files by handles and single names, and follows no link at
+// all: os.Root keeps inside its root but follows the links in it, and would take a directory of the workspace for a cache
+// that was swapped for a link to it.
+type handle struct{ file *os.File }
+
+// openRoot opens the directory that everything starts from; links on the way to it are its owner's choice.
+func openRoot(path string) (handle, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	return handle{file}, err
+}
+
+func (h handle) fd() int { return int(h.file.Fd()) }
+
+func (h handle) close() { _ = h.file.Close() } // directories are only read from
+
+// open opens a directory in this one.
+func (h handle) open(name string) (handle, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(h.fd(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return handle{}, fmt.Errorf("open %q: %w", name, err)
+	}
+	return handle{os.NewFile(uintptr(fd), name)}, nil
+}
+
+// descend opens a directory some levels down, one name at a time.
+func (h handle) descend(path string) (handle, error) {
+	at, err := h.open(".")
+	for name := range strings.SplitSeq(path, "/") {
+		if err != nil {
+			return handle{}, err
+		}
+		if name == "" || name == "." {
+			continue
+		}
+		var next handle
+		next, err = at.open(name)
+		at.close()
+		at = next
+	}
+	return at, err
+}
+
+// stat is lstat of a name in this directory.
+func (h handle) stat(name string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(h.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return st, err
+}
+
+// names reads the next names of this directory, at most n, all when n is -1.
+func (h handle) names(n int) ([]string, error) { return h.file.Readdirnames(n) }
+
+func (h handle) unlink(name string) error { return unix.Unlinkat(h.fd(), name, 0) }
+
+func (h handle) rmdir(name string) error { return unix.Unlinkat(h.fd(), name, unix.AT_REMOVEDIR) }
+
+func (h handle) mkdir(name string) error { return unix.Mkdirat(h.fd(), name, 0o700) }
+
+// move renames a name of this directory into another one; nothing is ever replaced.
+func (h handle) move(name string, to handle, as string) error {
+	err := unix.Renameat2(h.fd(), name, to.fd(), as, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // file systems without the flag; the names are ours
+		err = unix.Renameat(h.fd(), name, to.fd(), as)
+	}
+	return err
+}
+
+// unlock gives the owner all rights on a directory in this one, by a handle of its own: a link is not followed.
+func (h handle) unlock(name string) error {
+	fd, err := unix.Openat(h.fd(), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700)
+}
+
+// retry repeats a call that a signal interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// identity tells two files apart, whatever they are called.
+type identity struct{ dev, ino uint64 }
+
+func identityOf(st unix.Stat_t) identity { return identity{st.Dev, st.Ino} }
+
+// allocated is what a file takes on disk, in bytes.
+func allocated(st unix.Stat_t) int64 { return st.Blocks * 512 }
+
+func isDir(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+func isLink(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }

@@ -1,0 +1,277 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// trashName is the directory in the root that things are moved into before they are deleted: on the same file system, so
+// that the move is one rename.
+const trashName = ".agent-server-trash"
+
+// Parallel deletion: workers, and how many names are taken up at a time.
+const (
+	trashWorkers = 4
+	trashBatch   = 1024
+)
+
+// trash deletes what was moved into it, in the background. What a server leaves there is deleted by the next one.
+type trash struct {
+	root handle
+	log  *slog.Logger
+
+	mu       sync.Mutex
+	draining chan struct{} // closed when the deletion that runs is through; nil when none runs
+	again    bool          // something was added since it began
+	left     map[string]bool // names that are not to be deleted: undeletable, or not yet looked at
+	stop     context.CancelFunc
+	ctx      context.Context
+}
+
+func newTrash(root handle, log *slog.Logger) *trash {
+	t := &trash{root: root, log: log, left: map[string]bool{}}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	return t
+}
+
+// open opens the directory, and makes it when make is set. fs.ErrNotExist: there is none.
+func (t *trash) open(make bool) (handle, error) {
+	if make {
+		if err := t.root.mkdir(trashName); err != nil && !errors.Is(err, fs.ErrExist) {
+			return handle{}, fmt.Errorf("make the trash: %w", err)
+		}
+	}
+	dir, err := t.root.open(trashName)
+	if err != nil {
+		return handle{}, fmt.Errorf("trash: %w", err)
+	}
+	return dir, nil
+}
+
+// newName is a name that is not in the trash.
+func newName() string {
+	var bytes [12]byte
+	_, _ = rand.Read(bytes[:]) // never fails
+	return hex.EncodeToString(bytes[:])
+}
+
+// empty starts the deletion, unless it runs already.
+func (t *trash) empty() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.again = true
+	if t.draining != nil || t.ctx.Err() != nil {
+		return
+	}
+	done := make(chan struct{})
+	t.draining = done
+	go func() {
+		defer close(done)
+		t.drain()
+	}()
+}
+
+// wait waits until nothing is being deleted, or ctx ends.
+func (t *trash) wait(ctx context.Context) {
+	t.mu.Lock()
+	done := t.draining
+	t.mu.Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// close ends the deletion and waits for it.
+func (t *trash) close() {
+	t.stop()
+	t.wait(context.Background())
+}
+
+// drain deletes until the trash holds only what cannot be deleted.
+func (t *trash) drain() {
+	for {
+		t.mu.Lock()
+		if !t.again || t.ctx.Err() != nil {
+			t.draining = nil
+			t.mu.Unlock()
+			return
+		}
+		t.again = false
+		t.mu.Unlock()
+		dir, err := t.open(false)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.log.Warn("trash cannot be emptied", "error", err)
+			continue
+		}
+		for t.batch(dir) {
+		}
+		dir.close()
+	}
+}
+
+// batch deletes some entries, in parallel, and reports whether there may be more.
+func (t *trash) batch(dir handle) bool {
+	names, err := t.pending(dir)
+	if err != nil {
+		t.log.Warn("trash cannot be read", "error", err)
+		return false
+	}
+	work := make(chan string)
+	var workers sync.WaitGroup
+	for range trashWorkers {
+		workers.Go(func() {
+			for name := range work {
+				t.delete(dir, name)
+			}
+		})
+	}
+	for _, name := range names {
+		work <- name
+	}
+	close(work)
+	workers.Wait()
+	return len(names) > 0 && t.ctx.Err() == nil
+}
+
+// pending names entries that have not been found undeletable.
+func (t *trash) pending(dir handle) ([]string, error) {
+	fresh, err := dir.open(".") // reads from the start
+	if err != nil {
+		return nil, err
+	}
+	defer fresh.close()
+	var names []string
+	for len(names) == 0 {
+		some, err := fresh.names(trashBatch)
+		t.mu.Lock()
+		for _, name := range some {
+			if !t.left[name] {
+				names = append(names, name)
+			}
+		}
+		t.mu.Unlock()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+// delete removes one entry. The directories in it are moved up into the trash and come under a later batch, so that no
+// depth costs handles, and no mount is ever entered: a mount point cannot be moved. What cannot be removed is left where it
+// is, said once, and keeps nothing else.
+func (t *trash) delete(dir handle, name string) {
+	err := t.tryDelete(dir, name)
+	if err == nil || t.ctx.Err() != nil {
+		return
+	}
+	t.hold(name)
+	t.log.Warn("not deletable, left in the trash", "entry", name, "error", err)
+}
+
+func (t *trash) tryDelete(dir handle, name string) error {
+	if t.ctx.Err() != nil {
+		return nil
+	}
+	err := dir.unlink(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	st, statErr := dir.stat(name)
+	if statErr != nil || !isDir(st) {
+		return errors.Join(err, statErr)
+	}
+	if st.Mode&0o700 != 0o700 {
+		if err := dir.unlock(name); err != nil {
+			return err
+		}
+	}
+	entry, err := dir.open(name)
+	if err != nil {
+		return err
+	}
+	failed := t.emptyOut(entry, dir)
+	entry.close()
+	return errors.Join(failed, dir.rmdir(name))
+}
+
+// emptyOut removes the files of an entry and moves its directories up. It returns the first thing that would not go, and
+// goes on past it.
+func (t *trash) emptyOut(entry, dir handle) error {
+	names, failed := entry.names(-1)
+	for _, name := range names {
+		err := entry.unlink(name)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if t.ctx.Err() != nil {
+			return t.ctx.Err()
+		}
+		if err := lift(entry, name, dir); err != nil && failed == nil {
+			failed = fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	return failed
+}
+
+// lift moves a directory up into the trash. That takes the right to write in it, which its owner can always give.
+func lift(entry handle, name string, dir handle) error {
+	err := entry.move(name, dir, newName())
+	if errors.Is(err, fs.ErrPermission) {
+		if err := entry.unlock(name); err != nil {
+			return err
+		}
+		err = entry.move(name, dir, newName())
+	}
+	return err
+}
+
+// size is what the trash still takes on disk, in bytes.
+func (t *trash) size(ctx context.Context) (int64, error) {
+	dir, err := t.root.stat(trashName)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !isDir(dir) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	m := measurement{ctx: ctx, dev: dir.Dev, links: linkCounter{}}
+	err = m.directory(t.root, trashName)
+	return m.bytes + linkCounter{}.take(m.links), err
+}
+
+// hold leaves an entry alone.
+func (t *trash) hold(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left[name] = true
+}
+
+// release gives an entry to the deletion.
+func (t *trash) release(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.left, name)
+}
