@@ -270,3 +270,10 @@ func decode(t *testing.T, ndjson string) string {
 	}
 	return all.String()
 }
+
+func cancelable(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	return ctx, stop
+}
