@@ -9,7 +9,6 @@ readonly SETUP_MINUTES=4 PACKAGES_MINUTES=9 BLACKBOX_MINUTES=9 TOTAL_MINUTES=25
 readonly COVERAGE_FLOOR=76 # per cent of statements (S1-063)
 readonly POSTGRES_MAJOR=15
 
-export CI=true # nothing is skipped here for want of a service
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false" # a checkout may belong to another user
 scratch=$(mktemp -d)
 chmod 755 "$scratch" # the cluster's user has to get in
