@@ -286,3 +286,14 @@ func (s *Store) completeBoxes(ctx context.Context, db bun.IDB, boxes []*Sandbox)
 	}
 	return nil
 }
+
+// LiveBackends returns the names of the backends that have boxes which are not deleted, sorted.
+func (s *Store) LiveBackends(ctx context.Context) ([]string, error) {
+	var names []string
+	err := s.db.NewSelect().Model((*Sandbox)(nil)).ColumnExpr("DISTINCT backend").
+		Where("observed <> ?", SeenDeleted).OrderExpr("backend").Scan(ctx, &names)
+	if err != nil {
+		return nil, fmt.Errorf("list the backends with boxes: %w", err)
+	}
+	return names, nil
+}

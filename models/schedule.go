@@ -122,7 +122,7 @@ func (s *Store) FireSchedules(ctx context.Context, fires []Fire) ([]*Run, error)
 
 // schedule is one row of the VALUES list that moves next_run_at.
 type schedule struct {
-	ID    uuid.UUID  `bun:"id,type:uuid"`
+	ID    uuid.UUID  `bun:"automation_id,type:uuid"`
 	Was   time.Time  `bun:"was,type:timestamptz"`
 	Next  *time.Time `bun:"next,type:timestamptz"`
 	Fired *time.Time `bun:"fired,type:timestamptz"`
@@ -153,11 +153,11 @@ func moveSchedules(ctx context.Context, tx bun.IDB, fires []Fire, now time.Time)
 		TableExpr("f").
 		Set("next_run_at = f.next").
 		Set("last_triggered_at = COALESCE(f.fired, a.last_triggered_at)").
-		Where("a.id = f.id").
+		Where("a.id = f.automation_id").
 		Where("a.next_run_at = f.was").
 		Where("a.state = ?", AutomationActive).
 		Where("a.deleted_at IS NULL").
-		Returning("a.id, a.org_id, a.overlap").
+		Returning("id, org_id, overlap"). // unqualified: SQLite does not know the alias here.
 		Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("move schedules: %w", err)

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"automation/blob"
+	"automation/config"
+	"automation/loop"
+	"automation/migrations"
+	"automation/models"
+	"automation/router"
+	"automation/sandbox"
+	"automation/sandbox/backend"
+	"automation/scheduler"
+)
+
+// App is one running service: it builds everything in the order of its needs and stops it in the reverse.
+type App struct {
+	config     config.Config
+	environ    map[string]string
+	log        *slog.Logger
+	closers    []func() error // in the order of opening
+	listener   net.Listener
+	store      *models.Store
+	deployment uuid.UUID
+	localKey   config.Secret
+	choice     config.Choice
+	backends   map[string]*sandbox.Decorated
+	location   string
+	blobs      *blob.Folder
+	settler    *sandbox.Settler
+	access     *sandbox.Access
+	nudges     nudges
+	duties     *loop.Runner
+	server     *http.Server
+	skew       atomic.Int64 // of the host's clock against the database's, as a time.Duration
+}
+
+// nudges wake the duties.
+type nudges struct {
+	schedule, dispatch, stale, janitor loop.Nudge
+	settle                             map[models.Place]loop.Nudge
+}
+
+// wake wakes the settler's workers of a place.
+func (n nudges) wake(p models.Place) { n.settle[p].Wake() }
+
+// wakeAll wakes the settler everywhere.
+func (n nudges) wakeAll() {
+	for _, nudge := range n.settle {
+		nudge.Wake()
+	}
+}
+
+// newApp builds the service up to the open port. Problems of the configuration are a *config.Error. Close the App in any case.
+func newApp(ctx context.Context, cfg config.Config, environ []string, log *slog.Logger) (*App, error) {
+	a := &App{config: cfg, environ: config.Environment(environ), log: log}
+	for _, step := range []func(context.Context) error{
+		a.makeDataDir, a.listen, a.openDatabase, a.login, a.openBackends, a.openBlobs, a.assemble,
+	} {
+		if err := step(ctx); err != nil {
+			return a, errors.Join(err, a.Close())
+		}
+	}
+	return a, nil
+}
+
+// Close releases what newApp opened, newest first.
+func (a *App) Close() error {
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i]())
+	}
+	a.closers = nil
+	return errors.Join(errs...)
+}
+
+func (a *App) onClose(f func() error) { a.closers = append(a.closers, f) }
+
+func (a *App) makeDataDir(context.Context) error {
+	if err := os.MkdirAll(a.config.Storage.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	return nil
+}
+
+// listen opens the port first, so that a taken one is found before the database is touched. Without a public URL the address
+// is what boxes of this machine reach.
+func (a *App) listen(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", a.config.HTTP.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	a.listener = l
+	a.onClose(func() error {
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	if !a.config.IsSet("AUTOMATION_BASE_URL") {
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		a.config.HTTP.BaseURL = "http://" + net.JoinHostPort("127.0.0.1", port)
+	}
+	return nil
+}
+
+func (a *App) openDatabase(ctx context.Context) error {
+	db := a.config.Database
+	if err := prepareDatabase(ctx, db); err != nil {
+		return err
+	}
+	if path := db.SQLitePath(); path != "" {
+		release, err := own(ctx, path)
+		if err != nil {
+			return err
+		}
+		a.onClose(release)
+	}
+	if err := a.migrate(ctx); err != nil {
+		return err
+	}
+	keys, err := a.sealingKeys()
+	if err != nil {
+		return err
+	}
+	if a.store, err = models.Open(ctx, db.DSN.Reveal(), models.WithKeys(keys...), models.WithPool(db.MaxConnections())); err != nil {
+		return err
+	}
+	a.onClose(a.store.Close)
+	if a.store.Dialect() == models.SQLite { // one process owns the file: whoever held a lease is gone
+		if err := a.store.ReleaseAll(ctx); err != nil {
+			return err
+		}
+	}
+	if a.deployment = a.config.Sandbox.DeploymentID; a.deployment == uuid.Nil {
+		a.deployment, err = a.store.Deployment(ctx)
+	}
+	return err
+}
+
+func (a *App) migrate(ctx context.Context) error {
+	dsn := a.config.Database.DSN.Reveal()
+	if a.config.Database.Migrates() {
+		return migrations.Up(ctx, dsn)
+	}
+	state, err := migrations.Status(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	return state.Err()
+}
+
+// openBackends opens the backend of new runs and every other one that is configured.
+func (a *App) openBackends(ctx context.Context) error {
+	location, err := backend.Location(a.config.Storage.DataDir)
+	if err != nil {
+		return err
+	}
+	a.location = location.String()
+	if a.choice, err = a.chooseBackend(ctx); err != nil {
+		return err
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	deps := backend.Deps{DataDir: a.config.Storage.DataDir, Executable: executable, Log: a.log, Now: a.store.Now}
+	a.backends = map[string]*sandbox.Decorated{}
+	for _, name := range a.served() {
+		b, err := backend.New(name, deps, a.environ)
+		if err != nil {
+			return err
+		}
+		a.backends[name] = sandbox.Decorate(b, sandbox.Limits{})
+	}
+	return nil
+}
+
+// served lists the backends of this process: that of new runs, and process, whose boxes of an earlier configuration are in
+// the data folder.
+func (a *App) served() []string {
+	if a.choice.Local {
+		return nil
+	}
+	if a.choice.Backend == processBackend {
+		return []string{processBackend}
+	}
+	return []string{a.choice.Backend, processBackend}
+}
+
+func (a *App) openBlobs(context.Context) (err error) {
+	if a.blobs, err = blob.Open(a.config.Storage.BlobDir); err != nil {
+		return err
+	}
+	a.onClose(a.blobs.Close)
+	return nil
+}
+
+// places lists where this process works on boxes.
+func (a *App) places() []models.Place {
+	var places []models.Place
+	for name, b := range a.backends {
+		places = append(places, a.place(name, b))
+	}
+	return places
+}
+
+func (a *App) place(name string, b sandbox.Backend) models.Place {
+	p := models.Place{Backend: name}
+	if b.Capabilities().Placed {
+		p.Location = a.location
+	}
+	return p
+}
+
+// decide is what becomes of the box of a run that ends.
+func (a *App) decide(e models.Ending) models.Decision {
+	var can sandbox.Capabilities
+	if e.Box != nil {
+		can = capabilities(e.Box.Backend)
+	}
+	return sandbox.Disposition(e, a.settings(), can)
+}
+
+// capabilities are what a backend can do, configured or not.
+func capabilities(name string) sandbox.Capabilities {
+	can, _ := backend.Capabilities(name)
+	return can
+}
+
+func (a *App) settings() sandbox.Settings {
+	return sandbox.Settings{
+		CleanupDelay: a.config.Cleanup.Delay,
+		ExitGrace:    a.config.Watchdog.ExitGrace,
+		Reclaim:      sandbox.ReclaimTier(a.config.Sandbox.Reclaim),
+		Export:       sandbox.ExportMode(a.config.Sandbox.Export),
+	}
+}
+
+// apiURL is the address of the API as boxes see it.
+func (a *App) apiURL() string { return a.config.HTTP.BaseURL + "/api/automation" }
+
+// handler builds the HTTP API.
+func (a *App) handler() http.Handler {
+	return router.New(router.Deps{
+		Store: a.store, Config: a.config, Blob: a.blobs, Access: gate{a.access},
+		Nudge: router.Nudges{
+			Dispatch: a.nudges.dispatch.Wake, Schedule: a.nudges.schedule.Wake,
+			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
+		},
+		LocalKey: a.localKey, Settings: a.settings(), Capabilities: capabilities,
+		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
+		Ready: a.unready, Version: version, SDKVersion: sdkVersion, Log: a.log,
+	})
+}
+
+// scheduleProblem is scheduler.Validate as the router asks for it.
+func scheduleProblem(schedule, timezone string) (field, text, reason string) {
+	var wrong *scheduler.ScheduleError
+	if err := scheduler.Validate(schedule, timezone); errors.As(err, &wrong) {
+		return wrong.Field, wrong.Message, wrong.Reason
+	}
+	return "", "", ""
+}
+
+// Serve answers requests and runs the duties until ctx ends, then stops: nothing new is accepted or claimed, open requests
+// and running steps get their time.
+func (a *App) Serve(ctx context.Context) error {
+	duties, stopDuties := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopDuties()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.duties.Run(duties)
+	}()
+	served := make(chan error, 1)
+	go func() { served <- a.server.Serve(a.listener) }()
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-served:
+	}
+	a.log.Info("stopping")
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
+	defer cancel()
+	shut := a.server.Shutdown(stopping)
+	if errors.Is(shut, context.DeadlineExceeded) {
+		shut = a.server.Close()
+	}
+	stopDuties()
+	<-done
+	return errors.Join(failed, shut)
+}
+
+// stopRequests is how long open requests may take when the service stops.
+const stopRequests = 10 * time.Second

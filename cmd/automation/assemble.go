@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"automation/config"
+	"automation/loop"
+	"automation/models"
+	"automation/sandbox"
+	"automation/sandbox/backend"
+	"automation/scheduler"
+	"automation/watchdog"
+)
+
+// processBackend is the embedded default.
+const processBackend = "process"
+
+// Bounds of the connections that are accepted.
+const (
+	headersWithin = 10 * time.Second
+	idleWithin    = 2 * time.Minute
+)
+
+// chooseBackend applies the rule of which backend new runs use.
+func (a *App) chooseBackend(ctx context.Context) (config.Choice, error) {
+	var around config.Surroundings
+	for _, name := range backend.Variables() {
+		if a.environ[name] != "" && !strings.HasPrefix(name, "AUTOMATION_PROCESS_") {
+			around.ProviderVariables = append(around.ProviderVariables, name)
+		}
+	}
+	others, err := a.store.LiveBackends(ctx)
+	if err != nil {
+		return config.Choice{}, err
+	}
+	if i := slices.IndexFunc(others, func(name string) bool { return name != processBackend }); i >= 0 {
+		around.OtherBackend = others[i]
+	}
+	return a.config.ChooseBackend(around)
+}
+
+// assemble joins the parts: what settles boxes, what lets requests into them, the duties and the server.
+func (a *App) assemble(context.Context) error {
+	a.nudges = nudges{
+		schedule: loop.NewNudge(), dispatch: loop.NewNudge(), stale: loop.NewNudge(), janitor: loop.NewNudge(),
+		settle: map[models.Place]loop.Nudge{},
+	}
+	for _, p := range a.places() {
+		a.nudges.settle[p] = loop.NewNudge()
+	}
+	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
+		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs,
+		Log: a.log, Wake: a.nudges.wake,
+	})
+	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.log, Wake: a.nudges.wake})
+	a.onClose(func() error {
+		a.access.Close()
+		return nil
+	})
+	duties, err := loop.New(a.log, a.loops()...)
+	if err != nil {
+		return err
+	}
+	a.duties = duties
+	a.server = &http.Server{Handler: a.handler(), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin}
+	return nil
+}
+
+// loops are the duties of this process.
+func (a *App) loops() []loop.Loop {
+	schedules := &scheduler.Schedules{
+		Store: a.store, Decide: a.decide, Interval: a.config.Scheduler.Interval, Log: a.log,
+		Nudge: a.nudges.schedule, Dispatch: a.nudges.dispatch, Settle: a.nudges.wakeAll,
+	}
+	dispatch := &scheduler.Dispatch{
+		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.apiURL(),
+		Settings: a.config.Dispatch, Log: a.log,
+		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll,
+	}
+	watch := &watchdog.Watchdog{
+		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{},
+		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.log,
+		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle,
+	}
+	if local := a.config.Sandbox; a.choice.Local {
+		dispatch.Local = scheduler.LocalMode{
+			URL: local.AgentServerURL, Key: local.AgentServerAPIKey, InnerURL: local.InnerAgentServerURL,
+			WorkspaceBase: local.WorkspaceBase, CallbackKey: a.localKey,
+		}
+		watch.Local = &watchdog.LocalAgent{URL: local.AgentServerURL, Key: local.AgentServerAPIKey}
+	} else {
+		own := a.backends[a.choice.Backend]
+		dispatch.Backend, dispatch.Place = own, a.place(a.choice.Backend, own)
+	}
+	for name, b := range a.backends {
+		watch.Backends[a.place(name, b)] = b
+	}
+	return append(watch.Loops(), schedules.Loop(), dispatch.Loop(), a.clock())
+}
+
+// clockEvery is how often the database's clock is read anew.
+const clockEvery = time.Minute
+
+// mostSkew is how far the host's clock may be from the database's before the service is not ready.
+const mostSkew = 5 * time.Second
+
+// clock is the duty that keeps Store.Now true.
+func (a *App) clock() loop.Loop {
+	return loop.Loop{Name: "clock", Every: clockEvery, Pass: func(ctx context.Context) (int, error) {
+		skew, err := a.store.Sync(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if a.skew.Store(int64(skew)); skew.Abs() > mostSkew {
+			return 0, fmt.Errorf("the clock of this machine is %s away from the database's", skew)
+		}
+		return 0, nil
+	}}
+}
+
+// unready names what keeps the service from serving; empty: nothing.
+func (a *App) unready(ctx context.Context) []string {
+	var why []string
+	if err := a.store.Ping(ctx); err != nil {
+		why = append(why, "database unavailable")
+	}
+	if time.Duration(a.skew.Load()).Abs() > mostSkew {
+		why = append(why, "clock skew")
+	}
+	return why
+}
+
+// alive counts the boxes that the providers themselves list under our label.
+func (a *App) alive(ctx context.Context) (int, error) {
+	n := 0
+	for _, b := range a.backends {
+		for _, err := range b.List(ctx, sandbox.Label{Deployment: a.deployment}) {
+			if errors.Is(err, errors.ErrUnsupported) {
+				break
+			}
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}

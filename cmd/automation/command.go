@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"automation/agentserver"
+	"automation/config"
+	"automation/migrations"
+	"automation/sandbox/backend"
+)
+
+// Exit codes of every command (docs/OPERATIONS.md).
+const (
+	exitOK            = 0
+	exitFailed        = 1
+	exitUsage         = 2
+	exitConflict      = 5
+	exitConfiguration = 78
+)
+
+// Streams is what a command gets from outside: the environment as "NAME=value", where data goes, where everything else goes.
+type Streams struct {
+	Env []string
+	Out io.Writer
+	Err io.Writer
+}
+
+// usageError marks an error of the command line.
+type usageError struct{ error }
+
+// Main runs one command and returns its exit code.
+func Main(ctx context.Context, args []string, io Streams) int {
+	if len(args) > 0 && args[0] == backend.SupervisorCommand {
+		return backend.SupervisorMain(args[1:])
+	}
+	root := newRoot(io)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code) // the command has said why
+	}
+	fmt.Fprintln(io.Err, "automation:", err)
+	return codeOf(err)
+}
+
+// exitCode is the error of a command that has already written what is wrong.
+type exitCode int
+
+// Error implements error.
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// codeOf maps an error to the exit code of the process.
+func codeOf(err error) int {
+	var usage usageError
+	var problems *config.Error
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &problems):
+		return exitConfiguration
+	case errors.Is(err, errOwned):
+		return exitConflict
+	case errors.Is(err, migrations.ErrForeign), errors.Is(err, migrations.ErrMissing), errors.Is(err, migrations.ErrOld),
+		errors.Is(err, migrations.ErrNewer), errors.Is(err, migrations.ErrDirty):
+		return exitConfiguration
+	}
+	return exitFailed
+}
+
+func newRoot(io Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "automation",
+		Short:         "Run agent automations in sandboxes and look after each box when its run has ended",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true // `completion` comes with the client commands it completes
+	root.SetOut(io.Out)
+	root.SetErr(io.Err)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newVersion(io))
+	for _, c := range root.Commands() {
+		checkArgs(c)
+	}
+	return root
+}
+
+// checkArgs makes wrong arguments of c and of its subcommands usage errors.
+func checkArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		checkArgs(sub)
+	}
+}
+
+// untilSignal ends the returned context at SIGINT or SIGTERM. A second signal then ends the process at once, for nothing
+// depends on a clean stop.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+func newAgentServer(io Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:                "agent-server",
+		Short:              "Run the in-box server (--host, --port, --port-file; configuration from OH_* variables)",
+		DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			ctx, stop := untilSignal(c.Context())
+			defer stop()
+			if code := agentserver.Main(ctx, args, io.Env, io.Err); code != exitOK {
+				return exitCode(code)
+			}
+			return nil
+		},
+	}
+}

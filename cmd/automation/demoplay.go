@@ -1,0 +1,359 @@
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// demoScript is the command of the demo: it works, leaves caches and a file behind, and fails.
+const demoScript = `echo "collecting the numbers"
+mkdir -p "$HOME/.cache/demo"
+head -c 25000000 /dev/zero | tr '\0' 'x' > "$HOME/.cache/demo/index"
+echo '{"want": 42, "got": 41}' > result.json
+echo "check failed: want 42, got 41" >&2
+exit 3
+`
+
+// demoPoll is how often the demo looks, as a client without a stream would.
+const demoPoll = 150 * time.Millisecond
+
+// demoClient drives the service over HTTP like any client.
+type demoClient struct {
+	base, key string
+	http      *http.Client
+}
+
+func newDemoClient(a *App) *demoClient {
+	return &demoClient{base: a.apiURL() + "/v1", key: a.localKey.Reveal(), http: &http.Client{Timeout: 30 * time.Second}}
+}
+
+// The parts of the answers that the demo reads.
+type (
+	demoObject struct {
+		ID string `json:"id"`
+	}
+	demoRun struct {
+		ID          string     `json:"id"`
+		Status      string     `json:"status"`
+		ErrorDetail string     `json:"error_detail"`
+		HasLogs     bool       `json:"has_logs"`
+		CompletedAt *time.Time `json:"completed_at"`
+		Sandbox     *struct {
+			ID       string `json:"id"`
+			Observed string `json:"observed"`
+		} `json:"sandbox"`
+		Cleanup struct {
+			DueAt       *time.Time `json:"due_at"`
+			SecondsLeft *int       `json:"seconds_left"`
+			State       string     `json:"state"`
+		} `json:"cleanup"`
+	}
+	demoEvents struct {
+		Events []struct {
+			What    string `json:"what"`
+			Outcome string `json:"outcome"`
+			Bytes   int64  `json:"bytes"`
+		} `json:"events"`
+	}
+)
+
+// play goes through the main job and returns at the first step that is not seen in time.
+func (c *demoClient) play(ctx context.Context, t *timeline, a *App) error {
+	t.seen("ready", fmt.Sprintf("%s, boxes as local processes, deleted %s after their run", a.store.Dialect(), demoDelay))
+	automation, err := c.create(ctx)
+	if err != nil {
+		return fmt.Errorf("create the automation: %w", err)
+	}
+	t.seen("created", "automation “nightly report”, every 2 s, one run at a time")
+	t.wait("the schedule to fire")
+	run, err := c.firstRun(ctx, automation)
+	if err != nil {
+		return err
+	}
+	t.seen("running", "run "+short(run.ID)+" in box "+short(run.Sandbox.ID))
+	steps := []func(context.Context, *timeline, *demoRun) error{c.failed, c.output, c.reclaimed, c.paused, c.lookIn, c.swept}
+	for _, step := range steps {
+		if err := step(ctx, t, run); err != nil {
+			return err
+		}
+	}
+	alive, err := a.alive(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the backend for boxes: %w", err)
+	}
+	t.seen("gone", fmt.Sprintf("boxes alive: %d", alive))
+	if alive != 0 {
+		return fmt.Errorf("the backend still lists %d boxes", alive)
+	}
+	return nil
+}
+
+// create uploads the script and makes the automation.
+func (c *demoClient) create(ctx context.Context) (id string, err error) {
+	var tarball bytes.Buffer
+	zip := gzip.NewWriter(&tarball)
+	archive := tar.NewWriter(zip)
+	err = archive.WriteHeader(&tar.Header{Name: "report.sh", Mode: 0o755, Size: int64(len(demoScript))})
+	if err == nil {
+		_, err = io.WriteString(archive, demoScript)
+	}
+	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
+		return "", err
+	}
+	var upload struct {
+		TarballPath string `json:"tarball_path"`
+	}
+	if err := c.call(ctx, http.MethodPost, "/uploads?name=report", "application/gzip", tarball.Bytes(), &upload); err != nil {
+		return "", err
+	}
+	var made demoObject
+	err = c.json(ctx, http.MethodPost, "", map[string]any{
+		"name": "nightly report", "entrypoint": "sh report.sh", "tarball_path": upload.TarballPath, "timeout": 60,
+		"trigger": map[string]string{"type": "cron", "schedule": "@every 2s"}, "overlap": "Forbid",
+	}, &made)
+	return made.ID, err
+}
+
+// firstRun waits for the scheduled run to execute, and switches the schedule off.
+func (c *demoClient) firstRun(ctx context.Context, automation string) (*demoRun, error) {
+	var runs struct {
+		Runs []demoRun `json:"runs"`
+	}
+	fired := func() (bool, error) {
+		err := c.json(ctx, http.MethodGet, "/"+automation+"/runs", nil, &runs)
+		return len(runs.Runs) > 0, err
+	}
+	if err := await(ctx, "the schedule fires", fired); err != nil {
+		return nil, err
+	}
+	if err := c.json(ctx, http.MethodPatch, "/"+automation, map[string]any{"enabled": false}, nil); err != nil {
+		return nil, fmt.Errorf("switch the schedule off: %w", err)
+	}
+	run := &runs.Runs[len(runs.Runs)-1]
+	return run, c.until(ctx, run, "the run executes", func() bool { return run.Status == "RUNNING" && run.Sandbox != nil })
+}
+
+func (c *demoClient) failed(ctx context.Context, t *timeline, run *demoRun) error {
+	t.wait("the command to end; without a callback its exit is believed after 10 s")
+	err := c.until(ctx, run, "the run fails", func() bool { return run.Status == "FAILED" })
+	if err != nil {
+		return err
+	}
+	first, _, _ := strings.Cut(run.ErrorDetail, "\n")
+	t.seen("failed", first)
+	return nil
+}
+
+func (c *demoClient) output(ctx context.Context, t *timeline, run *demoRun) error {
+	t.wait("the output to be stored")
+	if err := c.until(ctx, run, "the output is stored", func() bool { return run.HasLogs }); err != nil {
+		return err
+	}
+	var logs bytes.Buffer
+	if err := c.call(ctx, http.MethodGet, "/runs/"+run.ID+"/logs", "", nil, &logs); err != nil {
+		return fmt.Errorf("read the output: %w", err)
+	}
+	lines, code, err := readLogs(&logs)
+	if err != nil {
+		return err
+	}
+	if code != 3 {
+		return fmt.Errorf("stored exit code is %d, not 3", code)
+	}
+	t.seen("output", fmt.Sprintf("stored outside the box, exit code %d", code), lines...)
+	return nil
+}
+
+// readLogs turns stored output into lines of text and the exit code.
+func readLogs(r io.Reader) (lines []string, code int, err error) {
+	code = -1
+	var text strings.Builder
+	scan := bufio.NewScanner(r)
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		var frame struct {
+			Type     string `json:"type"`
+			Data     []byte `json:"data"`
+			ExitCode *int   `json:"exit_code"`
+		}
+		if err := json.Unmarshal(scan.Bytes(), &frame); err != nil {
+			return nil, code, fmt.Errorf("read the stored output: %w", err)
+		}
+		text.Write(frame.Data)
+		if frame.ExitCode != nil {
+			code = *frame.ExitCode
+		}
+	}
+	return strings.Split(strings.TrimRight(text.String(), "\n"), "\n"), code, scan.Err()
+}
+
+func (c *demoClient) reclaimed(ctx context.Context, t *timeline, run *demoRun) error {
+	t.wait("the box to free its caches")
+	var bytes int64
+	err := await(ctx, "the box reclaims its caches", func() (bool, error) {
+		var e demoEvents
+		err := c.json(ctx, http.MethodGet, "/sandboxes/"+run.Sandbox.ID+"/events", nil, &e)
+		for _, event := range e.Events {
+			if event.What == "reclaim" && event.Outcome == "ok" {
+				bytes = event.Bytes
+			}
+		}
+		return bytes > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	t.seen("reclaimed", fmt.Sprintf("%.1f MB of caches", float64(bytes)/1e6))
+	return nil
+}
+
+func (c *demoClient) paused(ctx context.Context, t *timeline, run *demoRun) error {
+	t.wait("the box to pause")
+	err := c.until(ctx, run, "the box pauses", func() bool { return run.Sandbox.Observed == "suspended" })
+	if err != nil {
+		return err
+	}
+	if run.Cleanup.DueAt == nil || run.Cleanup.SecondsLeft == nil {
+		return errors.New("the paused box shows no due date")
+	}
+	if want := run.CompletedAt.Add(demoDelay); !run.Cleanup.DueAt.Equal(want) {
+		return fmt.Errorf("the box is due at %s, not at %s", run.Cleanup.DueAt, want)
+	}
+	t.seen("paused", fmt.Sprintf("with its memory; due in %d s", *run.Cleanup.SecondsLeft))
+	return nil
+}
+
+// lookIn reads a file that the run left through the proxy, which resumes the box, and pauses it again.
+func (c *demoClient) lookIn(ctx context.Context, t *timeline, run *demoRun) error {
+	t.wait("the box to come back")
+	proxy := "/sandboxes/" + run.Sandbox.ID + "/proxy"
+	var home struct {
+		Home string `json:"home"`
+	}
+	if err := c.json(ctx, http.MethodGet, proxy+"/api/file/home", nil, &home); err != nil {
+		return fmt.Errorf("look into the box: %w", err)
+	}
+	var file bytes.Buffer
+	if err := c.call(ctx, http.MethodGet, proxy+"/api/file/download?path="+home.Home+"/project/result.json", "", nil, &file); err != nil {
+		return fmt.Errorf("read a file in the box: %w", err)
+	}
+	if !strings.Contains(file.String(), `"got": 41`) {
+		return fmt.Errorf("the file in the box reads %q", file.String())
+	}
+	t.seen("looked in", "resumed through the proxy; result.json is there", strings.TrimSpace(file.String()))
+	if err := c.json(ctx, http.MethodPost, "/sandboxes/"+run.Sandbox.ID+"/pause", nil, nil); err != nil {
+		return fmt.Errorf("pause the box: %w", err)
+	}
+	t.wait("the box to pause again")
+	err := c.until(ctx, run, "the box pauses again", func() bool { return run.Sandbox.Observed == "suspended" })
+	if err != nil {
+		return err
+	}
+	t.seen("paused", fmt.Sprintf("again; still due in %d s, for looking in does not extend it", *run.Cleanup.SecondsLeft))
+	return nil
+}
+
+func (c *demoClient) swept(ctx context.Context, t *timeline, run *demoRun) error {
+	due := *run.Cleanup.DueAt
+	t.wait("the janitor")
+	err := c.until(ctx, run, "the janitor sweeps the box", func() bool {
+		return run.Sandbox.Observed == "deleted" && run.Cleanup.State == "deleted"
+	})
+	if err != nil {
+		return err
+	}
+	if now := time.Now(); now.Before(due) {
+		return fmt.Errorf("the box was deleted %s before it was due", due.Sub(now))
+	}
+	t.seen("swept", "the janitor ordered it deleted when it was due")
+	return nil
+}
+
+// until reads the run again until it is as wanted.
+func (c *demoClient) until(ctx context.Context, run *demoRun, what string, is func() bool) error {
+	return await(ctx, what, func() (bool, error) {
+		var now demoRun
+		if err := c.json(ctx, http.MethodGet, "/runs/"+run.ID, nil, &now); err != nil {
+			return false, err
+		}
+		*run = now
+		return is(), nil
+	})
+}
+
+// await looks until done, and names what was not seen when the time is over.
+func await(ctx context.Context, what string, done func() (bool, error)) error {
+	ticker := time.NewTicker(demoPoll)
+	defer ticker.Stop()
+	for {
+		ok, err := done()
+		if ok && err == nil {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not seen in time: %s", what)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (c *demoClient) json(ctx context.Context, method, path string, body, into any) error {
+	if body == nil {
+		return c.call(ctx, method, path, "", nil, into)
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, method, path, "application/json", raw, into)
+}
+
+// call makes one request; into is a *bytes.Buffer for the body as it is, or what its JSON goes into.
+func (c *demoClient) call(ctx context.Context, method, path, kind string, body []byte, into any) error {
+	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+c.key)
+	if kind != "" {
+		request.Header.Set("Content-Type", kind)
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	raw, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if answer.StatusCode >= 300 {
+		return fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(raw))
+	}
+	switch into := into.(type) {
+	case nil:
+		return nil
+	case *bytes.Buffer:
+		into.Write(raw)
+		return nil
+	default:
+		return json.Unmarshal(raw, into)
+	}
+}
+
+// short is the end of an id, which tells ids of the same moment apart.
+func short(id string) string { return id[max(0, len(id)-8):] }

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+
+	"automation/config"
+	"automation/sandbox/backend"
+)
+
+func newServe(io Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the service; all configuration comes from the environment (docs/OPERATIONS.md)",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(c.Context())
+			defer stop()
+			return io.serve(ctx)
+		},
+	}
+}
+
+// serve runs the service until ctx ends.
+func (io Streams) serve(ctx context.Context) error {
+	cfg, err := config.Load(io.Env)
+	if err != nil {
+		return err
+	}
+	log := newLog(cfg.Log, io.Err)
+	for _, warning := range config.Unknown(io.Env, backend.Variables()...) {
+		log.Warn("unknown variable", "detail", warning)
+	}
+	app, err := newApp(ctx, cfg, io.Env, log)
+	if err != nil {
+		return err
+	}
+	log.Info("serving", "address", app.listener.Addr().String(), "base_url", app.config.HTTP.BaseURL,
+		"database", string(app.store.Dialect()), "backend", app.backendName(), "version", version, "settings", cfg)
+	failed := app.Serve(ctx)
+	if err := app.Close(); failed == nil {
+		failed = err
+	}
+	if failed == nil {
+		log.Info("stopped")
+	}
+	return failed
+}
+
+// backendName is the backend of new runs, for people.
+func (a *App) backendName() string {
+	if a.choice.Local {
+		return "local mode: " + a.config.Sandbox.AgentServerURL
+	}
+	return a.choice.Backend
+}
+
+// newLog writes JSON for machines and coloured lines for a terminal.
+func newLog(c config.Log, w io.Writer) *slog.Logger {
+	terminal := isTerminal(w)
+	if c.JSON && (!terminal || c.JSONForConsole) {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.Level}))
+	}
+	return slog.New(tint.NewHandler(w, &tint.Options{Level: c.Level, NoColor: !terminal || os.Getenv("NO_COLOR") != ""}))
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
