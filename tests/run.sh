@@ -181,6 +181,7 @@ check_coverage() {
 # --- black box, and volume cases at their full size ---
 
 test_blackbox() {
+	go test -count=1 -v -run 'EveryStatement' ./tests | grep -v '^[=-]' || return 1
 	within $BLACKBOX_MINUTES go test -count=1 -timeout "${BLACKBOX_MINUTES}m" ./tests/... || return 1
 	local dirs
 	dirs=$(grep -rlE --include='*_test.go' '^func Test\w*Volume' . | xargs -r -n 1 dirname | sort -u)

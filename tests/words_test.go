@@ -132,7 +132,7 @@ func TestVolumeCasesSaySoInTheirName(t *testing.T) {
 	requireNone(t, found, "the runner finds cases to repeat at full size by Volume in the test's name")
 }
 
-// TestKeysOfLogLinesAreConstant keeps identifiers and error texts out of messages, so that equal failures are equal lines.
+// TestMessagesOfLogLinesAreConstant keeps identifiers and error texts out of messages, so that equal failures are equal lines.
 func TestMessagesOfLogLinesAreConstant(t *testing.T) {
 	levels := map[string]bool{"Debug": true, "Info": true, "Warn": true, "Error": true}
 	var found []string
