@@ -50,53 +50,63 @@ func (x box) control(name string) string { return filepath.Join(x.dir, "control"
 func (x box) home() string               { return filepath.Join(x.dir, "home") }
 func (x box) tmp() string                { return filepath.Join(x.dir, "tmp") }
 
-// exists reports whether the directory is there. Only "it is not there" is no; anything else is an error.
-func (x box) exists() (bool, error) {
+// there is nil where the directory is, and ErrGone only where it is not; whatever else goes wrong is not "gone".
+func (x box) there() error {
 	info, err := os.Lstat(x.dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
+		return sandbox.ErrGone
 	case err != nil:
-		return false, fmt.Errorf("look at box: %w", err)
+		return fmt.Errorf("look at box: %w", err)
 	case !info.IsDir():
-		return false, fmt.Errorf("%s is not a directory", x.dir)
+		return fmt.Errorf("%s is not a directory", x.dir)
 	}
-	return true, nil
+	return nil
 }
 
 // make lays the directory out under another name and then gives it its own, so that a box never exists without its record
-// and key. One that exists already is kept if it is the deployment's.
+// and key. One that exists already is kept if it is the deployment's. ErrGone when the box is deleted meanwhile.
 func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
-	staging, err := os.MkdirTemp(filepath.Dir(x.dir), stagingPrefix+x.id.String()+"-")
+	dir := filepath.Dir(x.dir)
+	staging, err := os.MkdirTemp(dir, stagingPrefix+x.id.String()+"-")
 	if err != nil {
 		return false, fmt.Errorf("make box: %w", err)
 	}
-	defer func() { err = errors.Join(err, removeIn(filepath.Dir(x.dir), filepath.Base(staging))) }()
-	stage := box{id: x.id, dir: staging}
-	for _, dir := range []string{stage.home(), stage.tmp(), stage.control("")} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return false, fmt.Errorf("make box: %w", err)
-		}
-	}
-	text, err := json.Marshal(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()})
-	if err != nil {
-		return false, fmt.Errorf("make box: %w", err)
-	}
-	if err := errors.Join(stage.ensureKey(), writeFile(stage.control(recordFile), text)); err != nil {
-		return false, err
-	}
-	err = os.Rename(staging, x.dir)
+	defer func() { err = errors.Join(err, removeIn(dir, filepath.Base(staging))) }()
+	err = box{id: x.id, dir: staging}.fill(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()})
 	if err == nil {
-		return true, syncDir(filepath.Dir(x.dir))
+		err = os.Rename(staging, x.dir)
+	}
+	if err == nil {
+		return true, syncDir(dir)
 	}
 	r, readErr := x.record()
 	switch {
-	case readErr != nil:
-		return false, fmt.Errorf("make box: %w", err)
-	case r.Deployment != deployment:
+	case readErr == nil && r.Deployment == deployment:
+		return false, nil
+	case readErr == nil:
 		return false, fmt.Errorf("%w: box %s belongs to another deployment", sandbox.ErrInvalid, x.id)
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(readErr, fs.ErrNotExist): // a Delete was faster
+		return false, fmt.Errorf("make box: %w", sandbox.ErrGone)
 	}
-	return false, nil
+	return false, fmt.Errorf("make box: %w", err)
+}
+
+// fill makes what every box has.
+func (x box) fill(r record) error {
+	for _, dir := range []string{x.home(), x.tmp(), x.control("")} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	if err := x.ensureKey(); err != nil {
+		return err
+	}
+	return writeFile(x.control(recordFile), text)
 }
 
 // ensureKey gives the box a session key of its own, once.
@@ -154,8 +164,8 @@ func (x box) lock(ctx context.Context) (unlock func(), err error) {
 
 // take tries to lock once; without an error, no function means that somebody else holds the box.
 func (x box) take() (unlock func(), err error) {
-	if there, err := x.exists(); err != nil || !there {
-		return nil, errors.Join(err, goneUnless(there))
+	if err := x.there(); err != nil {
+		return nil, err
 	}
 	// A box can remove its own control directory; without one there is nothing to lock.
 	if err := os.Mkdir(x.control(""), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -167,13 +177,6 @@ func (x box) take() (unlock func(), err error) {
 		return nil, errors.Join(ignore(err, fs.ErrNotExist), l.Close())
 	}
 	return func() { _ = l.Close() }, nil
-}
-
-func goneUnless(there bool) error {
-	if there {
-		return nil
-	}
-	return sandbox.ErrGone
 }
 
 // sameFile reports whether the locked file is still the one at path.

@@ -218,9 +218,7 @@ func (b *Backend) Inspect(ctx context.Context, ref sandbox.Ref) (sandbox.Observa
 	}
 	if o.State == models.SeenProvisioning && ready(ctx, o.Identity.URL) == nil {
 		o.State = models.SeenRunning
-		if err := writeFile(x.control(readyFile), nil); err != nil {
-			return sandbox.Observation{}, err
-		}
+		_ = os.WriteFile(x.control(readyFile), nil, 0o600) // without it the next look asks again
 	}
 	if o.State == models.SeenRunning {
 		// A server too busy to answer still runs; its activity is unknown then.
@@ -337,8 +335,8 @@ type view struct {
 
 // look reads what is so, without a call to the box. ErrGone only where there is no directory.
 func (x box) look() (view, error) {
-	if there, err := x.exists(); err != nil || !there {
-		return view{}, errors.Join(err, goneUnless(there))
+	if err := x.there(); err != nil {
+		return view{}, err
 	}
 	facts, err := x.readStart()
 	if err != nil {
