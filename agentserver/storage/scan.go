@@ -189,7 +189,7 @@ type measurement struct {
 	ctx    context.Context
 	dev    uint64
 	links  linkCounter // of this tree
-	unlock bool // make unreadable directories readable: only for what is in the trash
+	unlock bool        // make unreadable directories readable: only for what is in the trash
 
 	bytes, files int64
 	checkout     bool

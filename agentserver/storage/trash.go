@@ -30,8 +30,8 @@ type trash struct {
 	log  *slog.Logger
 
 	mu       sync.Mutex
-	draining chan struct{} // closed when the deletion that runs is through; nil when none runs
-	again    bool          // something was added since it began
+	draining chan struct{}   // closed when the deletion that runs is through; nil when none runs
+	again    bool            // something was added since it began
 	left     map[string]bool // names that are not to be deleted: undeletable, or not yet looked at
 	stop     context.CancelFunc
 	ctx      context.Context
