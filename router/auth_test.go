@@ -40,7 +40,7 @@ func TestS0_156_RoutesAnswerOnlyBehindTheLogin(t *testing.T) {
 		"the Cloud check":    func(*router.Deps) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, w *world) {
+			once(t, func(t *testing.T, w *world) {
 				n := 0
 				routes(t, w.handler, func(method, path string) {
 					n++
@@ -61,7 +61,7 @@ func TestS0_156_RoutesAnswerOnlyBehindTheLogin(t *testing.T) {
 }
 
 func TestS0_156_OnLoopbackTheHostMustBeLoopback(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	once(t, func(t *testing.T, w *world) {
 		for host, want := range map[string]int{
 			"localhost:8000": 200, "127.0.0.1": 200, "127.3.2.1:80": 200, "[::1]:8000": 200, "LOCALHOST": 200, "box.example.test": 200,
 			"evil.test": 403, "evil.test:8000": 403, "localhost.evil.test": 403, "127.0.0.1.evil.test": 403, "10.0.0.1": 403, "": 403,

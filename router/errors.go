@@ -204,10 +204,11 @@ func found(w http.ResponseWriter, r *http.Request, to string) error {
 
 func notReady(w http.ResponseWriter, v any) { writeJSON(w, http.StatusServiceUnavailable, v) }
 
-// successful reports whether a box answered well.
-func successful(status int) bool {
-	return status >= http.StatusOK && status < http.StatusMultipleChoices
-}
+// impliedStatus is that of an answer which is written without one; below it an answer has not begun.
+const impliedStatus = http.StatusOK
+
+// isUnauthorized reports whether a box did not know the key.
+func isUnauthorized(status int) bool { return status == http.StatusUnauthorized }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	text, err := json.Marshal(v)

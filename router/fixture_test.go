@@ -161,6 +161,13 @@ func each(t *testing.T, test func(t *testing.T, w *world), edit ...func(*router.
 	})
 }
 
+// once runs test on SQLite alone, for what no statement of the database decides.
+func once(t *testing.T, test func(t *testing.T, w *world), edit ...func(*router.Deps)) {
+	t.Helper()
+	clock := modelstest.NewClock()
+	test(t, newWorld(t, modelstest.NewSQLite(t).Open(t, models.WithClock(clock.Now)), clock, edit...))
+}
+
 func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...func(*router.Deps)) *world {
 	t.Helper()
 	w := &world{t: t, store: s, clock: clock, blob: &memory{files: map[string][]byte{}}, door: &door{}, logs: &bytes.Buffer{}}

@@ -40,7 +40,7 @@ func (w *recorder) wrote() bool { return w.status != 0 }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *recorder) WriteHeader(status int) {
-	if w.status == 0 && status >= http.StatusOK {
+	if w.status == 0 && status >= impliedStatus {
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -49,7 +49,7 @@ func (w *recorder) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (w *recorder) Write(p []byte) (int, error) {
 	if w.status == 0 {
-		w.status = http.StatusOK
+		w.status = impliedStatus
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)

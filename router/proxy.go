@@ -136,7 +136,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 			}
 		},
 		ModifyResponse: func(answer *http.Response) error {
-			if answer.StatusCode == http.StatusUnauthorized {
+			if isUnauthorized(answer.StatusCode) {
 				return errors.New("the box refused its key")
 			}
 			answer.Header.Del("Set-Cookie")

@@ -80,7 +80,7 @@ func TestProxyIntoABox(t *testing.T) {
 }
 
 func TestProxyNeedsTheCallersLogin(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	once(t, func(t *testing.T, w *world) {
 		w.boxServer(func(http.ResponseWriter, *http.Request) {})
 		_, box := w.finished()
 		for as, want := range map[string]int{"": 401, "inner-key": 401, "tok-nobody": 403, "tok-eve": 404} {
@@ -92,7 +92,7 @@ func TestProxyNeedsTheCallersLogin(t *testing.T) {
 }
 
 func TestProxyKeepsToItsBox(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	once(t, func(t *testing.T, w *world) {
 		var uris []string
 		server := w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
 			uris = append(uris, r.RequestURI)
@@ -124,7 +124,7 @@ func TestProxyKeepsToItsBox(t *testing.T) {
 }
 
 func TestProxySaysWhyItCannot(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	once(t, func(t *testing.T, w *world) {
 		code := func(a answer, status int) string {
 			t.Helper()
 			return a.is(status)["error"].(map[string]any)["code"].(string)
@@ -171,7 +171,7 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 
 // Fault: a caller that goes away must not keep the box attached.
 func TestProxyLeavesWhenTheCallerGoes(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	once(t, func(t *testing.T, w *world) {
 		inside, gone := make(chan struct{}), make(chan struct{})
 		w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
 			rw.WriteHeader(http.StatusOK)

@@ -379,4 +379,3 @@ func TestLogsOfARun(t *testing.T) {
 		w.call("tok-bob", "GET", path+"/logs", nil).is(404)
 	})
 }
-
