@@ -274,7 +274,7 @@ func (d *Dispatch) up(limited context.Context, h *hold, obs sandbox.Observation)
 	running, answered := models.SeenRunning, true
 	_, err := d.Store.RecordStep(h.patient, models.Step{
 		BoxID: h.box.ID, Token: h.token, Generation: h.box.Generation, Name: "create",
-		Observed: &running, Woke: true, Answered: &answered, ExpiresAt: obs.ExpiresAt, URL: &agent.URL, SessionKey: &agent.Key,
+		Observed: &running, Answered: &answered, ExpiresAt: obs.ExpiresAt, URL: &agent.URL, SessionKey: &agent.Key,
 		Events: []models.Event{{What: "created", Actor: "dispatch", Outcome: "ok"}},
 	})
 	if err != nil {

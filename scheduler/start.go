@@ -28,6 +28,14 @@ type execution struct {
 	work  workspace
 }
 
+// lives is what an execution's facts are stored under: an order does not end it, the loss of the lease or our stopping does.
+func (x *execution) lives(ctx context.Context) context.Context {
+	if x.hold == nil {
+		return ctx
+	}
+	return x.hold.alive
+}
+
 // start puts the run's files in place and starts its command. ctx ends when an order for the box comes in. From
 // models.MarkStarting on nothing is repeated and nothing but a definite refusal fails the run here: the callback, check_at or
 // timeout_at decide (design section 4, "Dispatch after a crash").
@@ -61,7 +69,7 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 		return err
 	}
 	d.Log.InfoContext(ctx, "command started", "run", x.Run.ID, "command", command)
-	return d.recordCommand(alive, x.Run.ID, command)
+	return d.recordCommand(x.lives(ctx), x.Run.ID, command)
 }
 
 // resolveStart deals with a start that did not answer with an id. What certainly did not happen fails the run; what may have
@@ -96,15 +104,17 @@ func (d *Dispatch) removeEnv(ctx context.Context, x *execution) {
 	}
 }
 
-// recordCommand stores the id the box gave to the command: a fact, also when the run has ended meanwhile. Without it the
-// stale duty finds the command by its text.
+// recordCommand stores the id the box gave to the command: a fact, also when the run has ended meanwhile, and once more when
+// we are stopping. Without it the stale duty finds the command by its text.
 func (d *Dispatch) recordCommand(ctx context.Context, run uuid.UUID, command string) error {
-	var err error
 	for wait := 50 * time.Millisecond; ; wait = min(wait*2, 2*time.Second) {
-		if err = d.Store.RecordCommand(ctx, run, command); err == nil {
+		write, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
+		err := d.Store.RecordCommand(write, run, command)
+		cancel()
+		if err == nil {
 			return nil
 		}
-		if pause(ctx, wait) != nil {
+		if pauseErr := pause(ctx, wait); pauseErr != nil {
 			return fmt.Errorf("record the command of run %s: %w", run, err)
 		}
 	}
