@@ -62,9 +62,13 @@ func (io Streams) demo(ctx context.Context, keep bool) (err error) {
 
 	line := newTimeline(io.Out)
 	play, cancel := context.WithTimeout(ctx, demoBudget)
-	failed := newDemoClient(app).play(play, line, app)
+	client := newDemoClient(app)
+	failed := client.play(play, line, app)
 	cancel()
 	line.end(failed)
+	if failed != nil {
+		failed = errors.Join(failed, client.clear(context.WithoutCancel(ctx), app))
+	}
 	if keep && failed == nil {
 		fmt.Fprintf(io.Out, "\nServing at %s, login key in %s. End with Ctrl-C.\n",
 			app.apiURL(), filepath.Join(app.config.Storage.DataDir, "api-key"))

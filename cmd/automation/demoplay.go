@@ -24,6 +24,9 @@ echo "check failed: want 42, got 41" >&2
 exit 3
 `
 
+// demoClear is how long a demo that broke off may take to delete its box.
+const demoClear = 15 * time.Second
+
 // demoPoll is how often the demo looks, as a client without a stream would.
 const demoPoll = 150 * time.Millisecond
 
@@ -204,7 +207,7 @@ func (c *demoClient) reclaimed(ctx context.Context, t *timeline, run *demoRun) e
 		var e demoEvents
 		err := c.json(ctx, http.MethodGet, "/sandboxes/"+run.Sandbox.ID+"/events", nil, &e)
 		for _, event := range e.Events {
-			if event.What == "reclaim" && event.Outcome == "ok" {
+			if event.What == "reclaimed" && event.Outcome == "ok" {
 				bytes = event.Bytes
 			}
 		}
@@ -277,6 +280,31 @@ func (c *demoClient) swept(ctx context.Context, t *timeline, run *demoRun) error
 	}
 	t.seen("swept", "the janitor ordered it deleted when it was due")
 	return nil
+}
+
+// clear deletes what a demo that broke off has left running.
+func (c *demoClient) clear(ctx context.Context, a *App) error {
+	ctx, cancel := context.WithTimeout(ctx, demoClear)
+	defer cancel()
+	var boxes struct {
+		Sandboxes []struct {
+			ID       string `json:"id"`
+			RunID    string `json:"run_id"`
+			Observed string `json:"observed"`
+		} `json:"sandboxes"`
+	}
+	if err := c.json(ctx, http.MethodGet, "/sandboxes", nil, &boxes); err != nil {
+		return fmt.Errorf("list what is left: %w", err)
+	}
+	for _, box := range boxes.Sandboxes {
+		// Refusals do not matter: the run has ended, or its end has ordered the box deleted.
+		_ = c.json(ctx, http.MethodPost, "/runs/"+box.RunID+"/cancel", nil, nil)
+		_ = c.json(ctx, http.MethodDelete, "/sandboxes/"+box.ID+"?confirm=history-will-be-lost", nil, nil)
+	}
+	return await(ctx, "what was left is deleted", func() (bool, error) {
+		alive, err := a.alive(ctx)
+		return alive == 0, err
+	})
 }
 
 // until reads the run again until it is as wanted.
