@@ -165,8 +165,7 @@ func (d *Dispatch) disable(ctx context.Context, run *models.Run, reason string) 
 		if !a.Enabled() {
 			return nil
 		}
-		a.State, a.DisabledReason, a.DisabledAt = models.AutomationInactive, &reason, &now
-		Arm(a, now)
+		a.State, a.DisabledReason, a.DisabledAt, a.NextRunAt = models.AutomationInactive, &reason, &now, nil
 		return nil
 	})
 	if errors.Is(err, models.ErrNotFound) {

@@ -177,8 +177,16 @@ func (r *rig) scheduled(schedule string, edit ...func(*models.Automation)) *mode
 	r.Helper()
 	return r.automation(append([]func(*models.Automation){func(a *models.Automation) {
 		a.Trigger = json.RawMessage(`{"type":"cron","schedule":"` + schedule + `","timezone":"UTC"}`)
-		Arm(a, r.store.Now())
+		arm(a, r.store.Now())
 	}}, edit...)...)
+}
+
+// arm sets next_run_at the way the API does when an automation is created, changed or switched on.
+func arm(a *models.Automation, now time.Time) {
+	a.NextRunAt = nil
+	if at, ok := NextFire(triggerOf(a).Schedule, triggerOf(a).Timezone, now); ok && a.Enabled() {
+		a.NextRunAt = &at
+	}
 }
 
 func (r *rig) pending() *models.Run { return modelstest.Pending(r.T, r.store, r.auto) }

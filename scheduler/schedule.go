@@ -147,20 +147,6 @@ func (s *Schedules) disposeReplaced(e models.Ending) models.Decision {
 	return s.Decide(e)
 }
 
-// Arm sets next_run_at of an automation after its trigger or its state changed, counting from now: times that passed while it
-// was off, or under its old schedule, do not fire (BR-09). It is for the change of models.UpdateAutomation, and before
-// models.CreateAutomation.
-func Arm(a *models.Automation, now time.Time) {
-	a.NextRunAt = nil
-	trigger := triggerOf(a)
-	if !a.Enabled() || trigger.Type != "cron" {
-		return
-	}
-	if at, ok := NextFire(trigger.Schedule, trigger.Timezone, now); ok {
-		a.NextRunAt = &at
-	}
-}
-
 // triggerOf reads an automation's trigger; one that cannot be read has no type.
 func triggerOf(a *models.Automation) models.Trigger {
 	var t models.Trigger

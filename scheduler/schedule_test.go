@@ -3,7 +3,6 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -185,7 +184,7 @@ func TestBR09_EnabledAgainDoesNotFireForTheTimeItWasOff(t *testing.T) {
 		set := func(state models.AutomationState) {
 			_, err := r.store.UpdateAutomation(r.Context(), a.OrgID, a.ID, 0, func(a *models.Automation) error {
 				a.State = state
-				Arm(a, r.store.Now())
+				arm(a, r.store.Now())
 				return nil
 			})
 			require.NoError(r, err)
@@ -261,7 +260,7 @@ func TestSchedule_FiresSetBased(t *testing.T) {
 		for range many {
 			modelstest.Automation(r.T, r.store, func(a *models.Automation) {
 				a.Trigger = json.RawMessage(`{"type":"cron","schedule":"* * * * *"}`)
-				Arm(a, r.store.Now())
+				arm(a, r.store.Now())
 			})
 		}
 		r.clock.Advance(time.Minute)
@@ -288,7 +287,7 @@ func TestSchedule_SleepsUntilTheNextFire(t *testing.T) {
 			OrgID: modelstest.Org, UserID: modelstest.User, Name: "x", State: models.AutomationActive, Overlap: models.OverlapAllow,
 			Trigger: json.RawMessage(`{"type":"cron","schedule":"*/5 * * * *"}`), TarballPath: "x", Entrypoint: "x",
 		}
-		Arm(a, store.Now())
+		arm(a, store.Now())
 		require.NoError(t, store.CreateAutomation(t.Context(), a))
 
 		s := *r.schedule
@@ -308,25 +307,4 @@ func TestSchedule_SleepsUntilTheNextFire(t *testing.T) {
 		cancel()
 		require.NoError(t, <-stopped)
 	})
-}
-
-func TestArm(t *testing.T) {
-	now := instant(t, "2026-06-01T12:00:00Z")
-	a := &models.Automation{State: models.AutomationActive, Trigger: json.RawMessage(`{"type":"cron","schedule":"0 9 * * *","timezone":"Europe/Berlin"}`)}
-	Arm(a, now)
-	require.Equal(t, instant(t, "2026-06-02T07:00:00Z"), *a.NextRunAt)
-	for name, change := range map[string]func(*models.Automation){
-		"off":        func(a *models.Automation) { a.State = models.AutomationInactive },
-		"deleted":    func(a *models.Automation) { a.DeletedAt = &now },
-		"event":      func(a *models.Automation) { a.Trigger = json.RawMessage(`{"type":"event"}`) },
-		"impossible": func(a *models.Automation) { a.Trigger = json.RawMessage(`{"type":"cron","schedule":"0 0 30 2 *"}`) },
-		"unreadable": func(a *models.Automation) { a.Trigger = json.RawMessage(`[`) },
-	} {
-		b := *a
-		change(&b)
-		Arm(&b, now)
-		require.Nil(t, b.NextRunAt, name)
-	}
-	var bad *ScheduleError
-	require.True(t, errors.As(Validate("0 0 30 2 *", ""), &bad))
 }
