@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -276,4 +278,18 @@ func cancelable(t *testing.T) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	return ctx, stop
+}
+
+// synctestHang runs call against a box that takes the request and never answers, and requires it to end within two minutes.
+func synctestHang(t *testing.T, call func(sandbox.Agent) error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		started := time.Now()
+		agent := sandbox.Agent{URL: "http://box", HTTP: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}}
+		require.ErrorIs(t, call(agent), sandbox.ErrUnreachable)
+		require.LessOrEqual(t, time.Since(started), 2*time.Minute)
+	})
 }

@@ -21,7 +21,7 @@ func (w *work) rest(n Next) models.Step {
 	case n.Attention != "":
 		step.NeedsAttention = n.Attention
 		if n.Attention != b.NeedsAttention {
-			step.Events = []models.Event{w.event("needs_attention", "", n.Attention)}
+			step.Events = []models.Event{w.event("needs_attention", "ok", n.Attention)}
 		}
 	case string(b.Observed) == string(b.Desired):
 		step.Attempts, step.LastError, step.NeedsAttention = 0, nil, ""
@@ -63,7 +63,7 @@ func (w *work) unaccounted() models.Step {
 	step := w.blank(StepUnaccounted)
 	w.sees(&step, models.SeenMissing)
 	step.Next, step.NeedsAttention, step.Searches = nil, AttentionUnaccounted, b.Searches+1
-	event := w.event("unaccounted", "", "the answer of create was lost and the provider keeps no labels")
+	event := w.event("unaccounted", "failed", "the answer of create was lost and the provider keeps no labels")
 	event.Detail, _ = json.Marshal(map[string]any{"create_sent_at": b.CreateSentAt, "create_ended_at": b.CreateEndedAt})
 	step.Events = []models.Event{event}
 	return step

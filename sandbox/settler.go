@@ -150,10 +150,11 @@ func (s *Settler) settle(ctx context.Context, backend Backend, c models.Claim) (
 		w.lease.end()
 		err = errors.Join(err, w.release(ctx))
 	}()
-	if err := w.chain(ctx); err != nil && !errors.Is(err, errReleased) {
-		return fmt.Errorf("settle box %s: %w", c.Box.ID, err)
+	err = w.chain(ctx)
+	if err == nil || errors.Is(err, errReleased) || errors.Is(err, ErrBreakerOpen) { // the row keeps its time
+		return nil
 	}
-	return nil
+	return fmt.Errorf("settle box %s: %w", c.Box.ID, err)
 }
 
 // chain makes steps until one ends it. Each is recorded before the next is decided on.
