@@ -1,0 +1,401 @@
+package tests
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	_ "github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 60 * time.Second
+
+// binary is the built program, the same for all tests.
+var binary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binary.path != "" {
+		_ = os.RemoveAll(filepath.Dir(binary.path))
+	}
+	os.Exit(code)
+}
+
+// build builds the program once and returns its path.
+func build(t *testing.T) string {
+	t.Helper()
+	binary.once.Do(func() {
+		dir, err := os.MkdirTemp("", "automation-tests-") //nolint:usetesting // outlives the test that is first
+		if err != nil {
+			binary.err = err
+			return
+		}
+		binary.path = filepath.Join(dir, "automation")
+		out, err := exec.Command("go", "build", "-o", binary.path, "../cmd/automation").CombinedOutput() //nolint:noctx // the test run's time-out ends it
+		if err != nil {
+			binary.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	require.NoError(t, binary.err)
+	return binary.path
+}
+
+// eachDatabase runs test on both engines; its environment chooses a fresh database.
+func eachDatabase(t *testing.T, test func(t *testing.T, database []string)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, nil)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, postgres(t))
+	})
+}
+
+// postgres makes an empty database and returns the variables that choose it.
+func postgres(t *testing.T) []string {
+	t.Helper()
+	admin := os.Getenv("TEST_POSTGRES_URL")
+	if admin == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("TEST_POSTGRES_URL is not set")
+		}
+		t.Skip("TEST_POSTGRES_URL is not set")
+	}
+	db, err := sql.Open("postgres", admin)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	name := "automation_blackbox_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	_, err = db.Exec("CREATE DATABASE " + name)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := db.Exec("DROP DATABASE " + name + " WITH (FORCE)")
+		require.NoError(t, err)
+	})
+	u, err := url.Parse(admin)
+	require.NoError(t, err)
+	u.Path = "/" + name
+	return []string{
+		"AUTOMATION_DB_URL=" + u.String(),
+		"AUTOMATION_RUN_MIGRATIONS_ON_STARTUP=true",
+		"AUTOMATION_SECRET_KEY=MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+	}
+}
+
+// clean is an environment with a home of its own and nothing of ours in it.
+func clean(home string, more ...string) []string {
+	return append([]string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}, more...)
+}
+
+// result is what one command did.
+type result struct {
+	code     int
+	out, err string
+}
+
+// command runs the program to its end.
+func command(t *testing.T, env []string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := exec.CommandContext(ctx, build(t), args...)
+	var out, errs bytes.Buffer
+	c.Env, c.Stdout, c.Stderr = env, &out, &errs
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return result{code: c.ProcessState.ExitCode(), out: out.String(), err: errs.String()}
+}
+
+// server is a running service.
+type server struct {
+	t    *testing.T
+	env  []string // of every start
+	data string
+	key  string
+	base string // of the API: …/api/automation/v1
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	logs []string
+	gone chan struct{} // closed when the process has ended
+}
+
+// start starts the service with process boxes on a fresh data folder. It is stopped with the test, and what it left is removed.
+func start(t *testing.T, env ...string) *server {
+	t.Helper()
+	home := t.TempDir()
+	s := &server{t: t, data: filepath.Join(home, "data"), key: "the-key-of-this-test"}
+	s.env = clean(home, append([]string{
+		"AUTOMATION_DATA_DIR=" + s.data,
+		"AUTOMATION_LISTEN=127.0.0.1:0",
+		"AUTOMATION_METRICS_LISTEN=",
+		"AUTOMATION_LOCAL_API_KEY=" + s.key,
+		"AUTOMATION_SANDBOX_BACKEND=process",
+		"AUTOMATION_SANDBOX_POLL_INTERVAL=1",
+		"AUTOMATION_RUN_EXIT_GRACE_SECONDS=5",
+	}, env...)...)
+	t.Cleanup(func() {
+		s.stop()
+		s.killBoxes()
+		if t.Failed() {
+			t.Logf("log of the service:\n%s", s.log())
+		}
+	})
+	s.launch()
+	return s
+}
+
+// launch starts the process and waits until it serves.
+func (s *server) launch() {
+	s.t.Helper()
+	s.cmd = exec.Command(build(s.t), "serve") //nolint:noctx // ended by stop or kill
+	s.cmd.Env = s.env
+	stderr, err := s.cmd.StderrPipe()
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.cmd.Start())
+	s.gone = make(chan struct{})
+	serving := make(chan string, 1)
+	go s.read(s.cmd, stderr, serving, s.gone)
+	select {
+	case address := <-serving:
+		s.base = "http://" + address + "/api/automation/v1"
+	case <-s.gone:
+		s.t.Fatalf("the service ended at its start:\n%s", s.log())
+	case <-time.After(patience):
+		s.t.Fatalf("the service does not serve:\n%s", s.log())
+	}
+}
+
+// read keeps the log and tells the address when the service says it.
+func (s *server) read(cmd *exec.Cmd, stderr io.Reader, serving chan<- string, gone chan<- struct{}) {
+	lines := bufio.NewScanner(stderr)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		s.mu.Lock()
+		s.logs = append(s.logs, lines.Text())
+		s.mu.Unlock()
+		var line struct{ Msg, Address string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "serving" {
+			serving <- line.Address
+		}
+	}
+	_ = cmd.Wait()
+	close(gone)
+}
+
+// log is what the service has written so far.
+func (s *server) log() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.logs, "\n")
+}
+
+// stop ends the service as systemd would, and returns its exit code.
+func (s *server) stop() int { return s.signal(syscall.SIGTERM) }
+
+// kill ends the service as the kernel would.
+func (s *server) kill() { s.signal(syscall.SIGKILL) }
+
+func (s *server) signal(sig os.Signal) int {
+	s.t.Helper()
+	if s.cmd == nil || s.gone == nil {
+		return 0
+	}
+	_ = s.cmd.Process.Signal(sig)
+	select {
+	case <-s.gone:
+	case <-time.After(patience):
+		_ = s.cmd.Process.Kill()
+		<-s.gone
+		s.t.Errorf("the service did not stop within %v", patience)
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// killBoxes ends what boxes of this test's data folder still run: every process whose command line or environment names it.
+func (s *server) killBoxes() {
+	for _, pid := range s.boxProcesses() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// boxProcesses lists the processes that belong to boxes of this test.
+func (s *server) boxProcesses() []int {
+	entries, err := os.ReadDir("/proc")
+	require.NoError(s.t, err)
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() || s.cmd != nil && pid == s.cmd.Process.Pid {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		environ, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if bytes.Contains(line, []byte(s.data)) || bytes.Contains(environ, []byte(s.data)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// object is a JSON object of an answer.
+type object map[string]any
+
+// get follows names into nested objects; nil where there is none.
+func (o object) get(path ...string) any {
+	var at any = map[string]any(o)
+	for _, name := range path {
+		inner, ok := at.(map[string]any)
+		if !ok {
+			return nil
+		}
+		at = inner[name]
+	}
+	return at
+}
+
+// text is a string in nested objects; "" where there is none.
+func (o object) text(path ...string) string {
+	s, _ := o.get(path...).(string)
+	return s
+}
+
+// moment is a time in nested objects.
+func (o object) moment(t *testing.T, path ...string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, o.text(path...))
+	require.NoError(t, err, "%v of %v", path, o)
+	return at
+}
+
+// call makes a request with the login and requires the status. body is nil, bytes, or what is sent as JSON.
+func (s *server) call(method, path string, body any, status int) object {
+	s.t.Helper()
+	got, raw := s.try(method, path, body)
+	require.Equal(s.t, status, got, "%s %s: %s", method, path, raw)
+	var o object
+	if len(raw) > 0 && raw[0] == '{' {
+		require.NoError(s.t, json.Unmarshal(raw, &o))
+	}
+	return o
+}
+
+// try makes a request with the login.
+func (s *server) try(method, path string, body any) (status int, answer []byte) {
+	s.t.Helper()
+	request := s.request(method, path, body)
+	client := http.Client{Timeout: patience}
+	response, err := client.Do(request)
+	require.NoError(s.t, err)
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	require.NoError(s.t, err)
+	return response.StatusCode, answer
+}
+
+func (s *server) request(method, path string, body any) *http.Request {
+	s.t.Helper()
+	var sent io.Reader
+	kind := ""
+	switch b := body.(type) {
+	case nil:
+	case []byte:
+		sent, kind = bytes.NewReader(b), "application/gzip"
+	default:
+		raw, err := json.Marshal(b)
+		require.NoError(s.t, err)
+		sent, kind = bytes.NewReader(raw), "application/json"
+	}
+	request, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, sent)
+	require.NoError(s.t, err)
+	request.Header.Set("Authorization", "Bearer "+s.key)
+	if kind != "" {
+		request.Header.Set("Content-Type", kind)
+	}
+	return request
+}
+
+// await reads path until the answer is as wanted, and returns it.
+func (s *server) await(path, what string, is func(object) bool) object {
+	s.t.Helper()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(patience)
+	for {
+		o := s.call(http.MethodGet, path, nil, http.StatusOK)
+		if is(o) {
+			return o
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			s.t.Fatalf("not seen in %v: %s; last answer: %v", patience, what, o)
+		}
+	}
+}
+
+// automation uploads a script and makes an automation that runs it when dispatched by hand.
+func (s *server) automation(script string, more object) (id string) {
+	s.t.Helper()
+	upload := s.call(http.MethodPost, "/uploads?name=script", tarball(s.t, "main.sh", script), http.StatusCreated)
+	body := object{
+		"name": "black box", "entrypoint": "bash main.sh", "tarball_path": upload.text("tarball_path"), "timeout": 120,
+		"trigger": object{"type": "cron", "schedule": "0 0 1 1 *"},
+	}
+	for name, value := range more {
+		body[name] = value
+	}
+	return s.call(http.MethodPost, "", body, http.StatusCreated).text("id")
+}
+
+// running dispatches a run and waits until its command was started.
+func (s *server) running(automation string) object {
+	s.t.Helper()
+	run := s.call(http.MethodPost, "/"+automation+"/dispatch", nil, http.StatusCreated)
+	return s.await("/runs/"+run.text("id"), "the run executes", func(o object) bool {
+		return o.text("status") == "RUNNING" && o.text("sandbox", "observed") == "running" && o.text("bash_command_id") != ""
+	})
+}
+
+// tarball packs one file.
+func tarball(t *testing.T, name, content string) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(zip)
+	require.NoError(t, archive.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content))}))
+	_, err := archive.Write([]byte(content))
+	require.NoError(t, err)
+	require.NoError(t, archive.Close())
+	require.NoError(t, zip.Close())
+	return packed.Bytes()
+}
