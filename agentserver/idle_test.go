@@ -121,7 +121,7 @@ func TestS0_076_OnlyRealWorkMovesTheIdleClock(t *testing.T) {
 	}, 422)
 }
 
-func TestS0_153_ARunningCommandIsActivityUntilItsEnd(t *testing.T) {
+func TestARunningCommandIsActivityUntilItsEnd(t *testing.T) {
 	b := newBox(t)
 	started := decode[map[string]any](t, b.send("POST", "/api/bash/start_bash_command", `{"command":"sleep 100"}`))
 	for range 5 {

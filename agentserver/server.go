@@ -27,8 +27,8 @@ type Server struct {
 	files    *files
 	storage  *storage.Storage
 
-	stopping context.Context // ends with Stop: long readers return
-	Stop     context.CancelFunc
+	stopping context.Context // ends with Stop
+	stop     context.CancelFunc
 }
 
 // New makes a server. environ is the environment of the commands it runs.
@@ -38,7 +38,7 @@ func New(config Config, environ []string, log *slog.Logger) (*Server, error) {
 
 func newServer(config Config, environ []string, log *slog.Logger, now func() time.Time) (*Server, error) {
 	s := &Server{config: config, log: log, keys: newKeyring(config.SessionKeys), idle: newIdleClock(now), started: now(), now: now}
-	s.stopping, s.Stop = context.WithCancel(context.Background())
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.files, err = openFiles(config.FilesRoot); err != nil {
 		return nil, err
@@ -61,6 +61,9 @@ func newServer(config Config, environ []string, log *slog.Logger, now func() tim
 
 // Handler serves every route.
 func (s *Server) Handler() http.Handler { return recovered(s.log, s.routes()) }
+
+// Stop ends the long readers, so that no request keeps the web server from shutting down.
+func (s *Server) Stop() { s.stop() }
 
 // Close ends what the server started and waits for it.
 func (s *Server) Close() {

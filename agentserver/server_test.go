@@ -183,8 +183,8 @@ func TestConfiguration(t *testing.T) {
 		refused string
 	}{
 		{"defaults to loopback", nil, nil, nil, ""},
-		{"S0-156 no key on an outside address is refused", []string{"--host", "0.0.0.0"}, nil, nil, "session key"},
-		{"S0-156 an empty key is none", []string{"--host", "0.0.0.0"}, []string{"OH_SESSION_API_KEYS_0="}, nil, "session key"},
+		{"no key on an outside address is refused", []string{"--host", "0.0.0.0"}, nil, nil, "session key"},
+		{"an empty key is none", []string{"--host", "0.0.0.0"}, []string{"OH_SESSION_API_KEYS_0="}, nil, "session key"},
 		{"a key opens an outside address", []string{"--host", "0.0.0.0"}, []string{"OH_SESSION_API_KEYS_0=a"}, []string{"a"}, ""},
 		{"keys in their order, empty ones dropped", nil, []string{"OH_SESSION_API_KEYS_10=c", "OH_SESSION_API_KEYS_2=b", "OH_SESSION_API_KEYS_0="}, []string{"b", "c"}, ""},
 		{"a JSON list", nil, []string{`OH_SESSION_API_KEYS=["a","","b"]`}, []string{"a", "b"}, ""},

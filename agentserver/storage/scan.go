@@ -189,7 +189,7 @@ type measurement struct {
 	ctx    context.Context
 	dev    uint64
 	links  linkCounter // of this tree
-	unlock bool        // make unreadable directories readable: only for what is in the trash
+	unlock bool        // make closed directories readable: only for what is in the trash
 
 	bytes, files int64
 	checkout     bool
@@ -202,11 +202,10 @@ func (m *measurement) directory(parent handle, name string) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
 	}
-	dir, err := parent.open(name)
-	if err != nil && m.unlock {
+	if st, err := parent.stat(name); m.unlock && err == nil && st.Mode&0o700 != 0o700 {
 		_ = parent.unlock(name) // the next line tells
-		dir, err = parent.open(name)
 	}
+	dir, err := parent.open(name)
 	if err != nil {
 		m.partial = true
 		return nil

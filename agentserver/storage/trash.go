@@ -22,6 +22,7 @@ const trashName = ".agent-server-trash"
 const (
 	trashWorkers = 4
 	trashBatch   = 1024
+	fullRetries  = 8 // how often a directory is emptied into which somebody goes on writing
 )
 
 // trash deletes what was moved into it, in the background. What a server leaves there is deleted by the next one.
@@ -32,13 +33,15 @@ type trash struct {
 	mu       sync.Mutex
 	draining chan struct{}   // closed when the deletion that runs is through; nil when none runs
 	again    bool            // something was added since it began
-	left     map[string]bool // names that are not to be deleted: undeletable, or not yet looked at
+	held     map[string]bool // names that are not to be deleted: not yet looked at
+	failed   map[string]bool // names that could not be deleted, said once; tried once each time the trash is emptied
+	tried    map[string]bool // names that could not be deleted this time
 	stop     context.CancelFunc
 	ctx      context.Context
 }
 
 func newTrash(root handle, log *slog.Logger) *trash {
-	t := &trash{root: root, log: log, left: map[string]bool{}}
+	t := &trash{root: root, log: log, held: map[string]bool{}, failed: map[string]bool{}}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -109,7 +112,7 @@ func (t *trash) drain() {
 			t.mu.Unlock()
 			return
 		}
-		t.again = false
+		t.again, t.tried = false, map[string]bool{}
 		t.mu.Unlock()
 		dir, err := t.open(false)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +152,7 @@ func (t *trash) batch(dir handle) bool {
 	return len(names) > 0 && t.ctx.Err() == nil
 }
 
-// pending names entries that have not been found undeletable.
+// pending names entries that are still to be tried.
 func (t *trash) pending(dir handle) ([]string, error) {
 	fresh, err := dir.open(".") // reads from the start
 	if err != nil {
@@ -161,7 +164,7 @@ func (t *trash) pending(dir handle) ([]string, error) {
 		some, err := fresh.names(trashBatch)
 		t.mu.Lock()
 		for _, name := range some {
-			if !t.left[name] {
+			if !t.held[name] && !t.tried[name] {
 				names = append(names, name)
 			}
 		}
@@ -184,8 +187,13 @@ func (t *trash) delete(dir handle, name string) {
 	if err == nil || t.ctx.Err() != nil {
 		return
 	}
-	t.hold(name)
-	t.log.Warn("not deletable, left in the trash", "entry", name, "error", err)
+	t.mu.Lock()
+	said := t.failed[name]
+	t.failed[name], t.tried[name] = true, true
+	t.mu.Unlock()
+	if !said {
+		t.log.Warn("not deletable, left in the trash", "entry", name, "error", err)
+	}
 }
 
 func (t *trash) tryDelete(dir handle, name string) error {
@@ -212,15 +220,26 @@ func (t *trash) tryDelete(dir handle, name string) error {
 	if err != nil {
 		return err
 	}
-	failed := t.emptyOut(entry, dir)
-	entry.close()
-	return errors.Join(failed, dir.rmdir(name))
+	defer entry.close()
+	for range fullRetries {
+		failed := t.emptyOut(entry, dir)
+		err = dir.rmdir(name)
+		if failed != nil || !errors.Is(err, unix.ENOTEMPTY) {
+			return errors.Join(failed, err)
+		}
+	}
+	return err
 }
 
 // emptyOut removes the files of an entry and moves its directories up. It returns the first thing that would not go, and
 // goes on past it.
 func (t *trash) emptyOut(entry, dir handle) error {
-	names, failed := entry.names(-1)
+	fresh, failed := entry.open(".") // reads from the start
+	if failed != nil {
+		return failed
+	}
+	defer fresh.close()
+	names, failed := fresh.names(-1)
 	for _, name := range names {
 		err := entry.unlink(name)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -266,12 +285,12 @@ func (t *trash) size(ctx context.Context) (int64, error) {
 func (t *trash) hold(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.left[name] = true
+	t.held[name] = true
 }
 
 // release gives an entry to the deletion.
 func (t *trash) release(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.left, name)
+	delete(t.held, name)
 }
