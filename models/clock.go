@@ -2,32 +2,38 @@ package models
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 )
 
 // clock is the one clock of rows (design section 4). It remembers one reading and goes on from it monotonically.
 type clock struct {
-	replaced func() time.Time // WithClock: the only source when set
-	host     func() time.Time // the machine's clock, with its monotonic reading
+	replaced func() time.Time     // WithClock: the only source when set
+	wall     func() time.Time     // the machine's clock on the wall, which may be set
+	mono     func() time.Duration // the machine's monotonic clock
 
 	mu      sync.Mutex
-	reading time.Time // what the rows' clock showed …
-	at      time.Time // … at this moment of the host's monotonic clock
-	follow  bool      // the host's wall clock is the source, so its steps forward count (SQLite)
-	last    time.Time // what now returned last
+	reading time.Time     // what the rows' clock showed …
+	at      time.Duration // … at this moment of mono
+	follow  bool          // the wall clock is the source, so its steps forward count (SQLite)
+	last    time.Time     // what now returned last
 }
 
-// smallStep is how far a new reading may lie back before it is believed: less is the noise of the round trip.
+// smallStep is how far a new reading of PostgreSQL's clock may lie back before it is believed: less is the noise of the round
+// trip.
 const smallStep = time.Second
 
 func newClock(o options, follow bool) *clock {
-	host := o.host
-	if host == nil {
-		host = time.Now
+	start := time.Now()
+	c := &clock{
+		replaced: o.clock, wall: o.host, mono: func() time.Duration { return time.Since(start) }, follow: follow,
 	}
-	now := host()
-	return &clock{replaced: o.clock, host: host, follow: follow, reading: now.Round(0), at: now}
+	if c.wall == nil {
+		c.wall = time.Now
+	}
+	c.reading, c.at = c.wall().Round(0), c.mono()
+	return c
 }
 
 // now returns the time of rows. On SQLite a step of the wall clock forward is taken at once (a machine that slept), a step
@@ -38,10 +44,10 @@ func (c *clock) now() time.Time {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	host := c.host()
-	now := c.reading.Add(host.Sub(c.at))
-	if wall := host.Round(0); c.follow && wall.After(now) {
-		c.reading, c.at, now = wall, host, wall
+	mono := c.mono()
+	now := c.reading.Add(mono - c.at)
+	if wall := c.wall().Round(0); c.follow && wall.After(now) {
+		c.reading, c.at, now = wall, mono, wall
 	}
 	now = rowTime(now)
 	if now.Before(c.last) {
@@ -51,16 +57,17 @@ func (c *clock) now() time.Time {
 	return now
 }
 
-// set takes a new reading of the database's clock, made between before and after, and returns by how much the host is ahead.
-func (c *clock) set(reading, before, after time.Time) time.Duration {
+// set takes a reading of the database's clock that was asked for at the moment asked of mono, and returns by how much the
+// machine's clock is ahead. Half of the round trip is taken for the way of the answer.
+func (c *clock) set(reading time.Time, asked time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	middle := before.Add(after.Sub(before) / 2)
-	c.reading, c.at = reading, middle
+	answered := c.mono()
+	c.reading, c.at = reading, asked+(answered-asked)/2
 	if c.last.Sub(reading) > smallStep {
 		c.last = time.Time{} // the database's clock was set back; every replica follows it, or leases would disagree
 	}
-	return middle.Round(0).Sub(reading)
+	return c.wall().Sub(reading.Add(answered - c.at))
 }
 
 // rowTime is t as rows keep it.
@@ -76,10 +83,10 @@ func (s *Store) Sync(ctx context.Context) (skew time.Duration, err error) {
 	if s.dialect == SQLite || s.clock.replaced != nil {
 		return 0, s.Ping(ctx)
 	}
-	before := s.clock.host()
+	asked := s.clock.mono()
 	var now time.Time
 	if err := s.db.NewRaw("SELECT clock_timestamp()").Scan(ctx, &now); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("read the database's clock: %w", err)
 	}
-	return s.clock.set(now, before, s.clock.host()), nil
+	return s.clock.set(now, asked), nil
 }

@@ -30,35 +30,64 @@ func (s *Store) ClaimStale(ctx context.Context, limit int, hold time.Duration) (
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		runs = nil
 		now := s.Now()
-		var ids []uuid.UUID
-		q := tx.NewSelect().Model((*Run)(nil)).
-			Column("r.id").
-			Where("r.status = 'RUNNING'"). // as in the indexes
-			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-				return q.Where("r.check_at <= ? AND r.starting_at IS NOT NULL", now).
-					WhereOr("r.timeout_at <= ? AND (r.check_at IS NULL OR r.check_at <= ?)", now, now)
-			}).
-			OrderExpr("COALESCE(r.check_at, r.timeout_at), r.id").
-			Limit(int64(limit))
-		if err := s.lock(q, "NO KEY UPDATE SKIP LOCKED").Scan(ctx, &ids); err != nil {
-			return fmt.Errorf("look for stale runs: %w", err)
+		var claimed []uuid.UUID
+		for _, q := range []*bun.SelectQuery{checkDue(tx, now), timedOut(tx, now)} {
+			ids, err := s.holdStale(ctx, tx, q.Limit(int64(limit-len(claimed))), now.Add(hold))
+			if err != nil {
+				return err
+			}
+			if claimed = append(claimed, ids...); len(claimed) >= limit {
+				break
+			}
 		}
-		if len(ids) == 0 {
+		if len(claimed) == 0 {
 			return nil
 		}
-		_, err := tx.NewUpdate().Model((*Run)(nil)).
-			Set("check_at = ?", now.Add(hold)).
-			Where("id IN (?)", bun.List(ids)).
-			Exec(ctx)
-		if err != nil {
-			return fmt.Errorf("claim stale runs: %w", err)
-		}
-		if err := selectRuns(tx, &runs).Where("r.id IN (?)", bun.List(ids)).OrderExpr("r.timeout_at, r.id").Scan(ctx); err != nil {
+		if err := selectRuns(tx, &runs).Where("r.id IN (?)", bun.List(claimed)).OrderExpr("r.timeout_at, r.id").Scan(ctx); err != nil {
 			return fmt.Errorf("read stale runs: %w", err)
 		}
 		return s.addBoxes(ctx, tx, runs)
 	})
 	return runs, err
+}
+
+// holdStale moves check_at of the runs that q selects to until, and returns them.
+func (s *Store) holdStale(ctx context.Context, tx bun.IDB, q *bun.SelectQuery, until time.Time) ([]uuid.UUID, error) {
+	var ids []uuid.UUID
+	if err := s.lock(q, "NO KEY UPDATE SKIP LOCKED").Scan(ctx, &ids); err != nil {
+		return nil, fmt.Errorf("look for stale runs: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	_, err := tx.NewUpdate().Model((*Run)(nil)).
+		Set("check_at = ?", until).
+		Where("id IN (?)", bun.List(ids)).
+		Exec(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("claim stale runs: %w", err)
+	}
+	return ids, nil
+}
+
+// checkDue selects the ids of RUNNING runs whose command wants a look, earliest first.
+func checkDue(db bun.IDB, now time.Time) *bun.SelectQuery {
+	return db.NewSelect().Model((*Run)(nil)).
+		Column("r.id").
+		Where("r.status = 'RUNNING'"). // as in the index
+		Where("r.check_at <= ?", now).
+		Where("r.starting_at IS NOT NULL").
+		OrderExpr("r.check_at")
+}
+
+// timedOut selects the ids of RUNNING runs whose timeout_at has come and that nobody holds, earliest first.
+func timedOut(db bun.IDB, now time.Time) *bun.SelectQuery {
+	return db.NewSelect().Model((*Run)(nil)).
+		Column("r.id").
+		Where("r.status = 'RUNNING'"). // as in the index
+		Where("r.timeout_at <= ?", now).
+		Where("r.check_at IS NULL OR r.check_at <= ?", now).
+		OrderExpr("r.timeout_at")
 }
 
 // NextStaleAt returns the earliest time at which ClaimStale has work, or nil: the earliest check_at or timeout_at of a RUNNING

@@ -206,7 +206,7 @@ func (c DispatchClaim) newBox(r *Run, a *Automation, now time.Time) *Sandbox {
 	token, until := newID(), now.Add(c.Lease)
 	return &Sandbox{
 		ID: newID(), OrgID: r.OrgID, UserID: a.UserID, AutomationID: &r.AutomationID, RunID: &r.ID,
-		Backend: c.Backend, Location: c.Location, CreatedBy: "dispatch",
+		Backend: c.Backend, Location: c.Location, CreatedBy: CreatedByDispatch,
 		Desired: WantRunning, Observed: SeenProvisioning, Generation: 1,
 		OrderedAt: now, OrderedBy: "dispatch", OrderReason: "dispatched",
 		LeaseToken: &token, LeaseUntil: &until,

@@ -207,6 +207,7 @@ func insertScheduled(ctx context.Context, tx bun.IDB, runs []*Run) ([]*Run, erro
 	}
 	var ids []uuid.UUID
 	err := tx.NewInsert().Model(&runs).
+		Column("id", "automation_id", "org_id", "status", "trigger_source", "scheduled_for", "attempt", "created_at", "completed_at", "error_detail").
 		On("CONFLICT (automation_id, scheduled_for) DO NOTHING").
 		Returning("id").
 		Scan(ctx, &ids)

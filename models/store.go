@@ -138,7 +138,7 @@ func (s *Store) openSQLite(path string, o options) error {
 // sqliteDSN names a file with the settings every connection needs; a PRAGMA by hand would reach one pooled connection only.
 func sqliteDSN(path, more string) string {
 	name := url.URL{Scheme: "file", OmitHost: true, Path: path}
-	return name.String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&" + more
+	return name.String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_timezone=UTC&" + more
 }
 
 func (s *Store) openPostgres(dsn string, o options) error {

@@ -86,7 +86,7 @@ func NewSQLite(t *testing.T) *DB {
 	path := filepath.Join(t.TempDir(), "automation.db")
 	require.NoError(t, os.WriteFile(path, template, 0o600))
 	name := url.URL{Scheme: "file", OmitHost: true, Path: path} // the name of a test may hold a #
-	raw, err := sql.Open("sqlite", name.String()+"?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	raw, err := sql.Open("sqlite", name.String()+"?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)&_pragma=journal_mode(WAL)&_timezone=UTC&_txlock=immediate")
 	require.NoError(t, err)
 	return keep(t, &DB{Dialect: models.SQLite, DSN: "sqlite:" + path, raw: bun.NewDB(raw, sqlitedialect.New())})
 }

@@ -66,7 +66,7 @@ func Running(t *testing.T, s *models.Store, a *models.Automation, edit ...func(*
 	raw := Of(t, s).raw
 	insert(t, s, r)
 	Box(t, s, b)
-	r.BoxID = &b.ID
+	r.BoxID, r.Box = &b.ID, b
 	_, err := raw.NewUpdate().Model(r).Column("box_id").WherePK().Exec(t.Context())
 	require.NoError(t, err)
 	return r, b
@@ -77,7 +77,7 @@ func NewBox(s *models.Store) *models.Sandbox {
 	now := s.Now()
 	id := uuid.Must(uuid.NewV7())
 	return &models.Sandbox{
-		ID: id, OrgID: Org, UserID: User, Backend: Backend, CreatedBy: "dispatch",
+		ID: id, OrgID: Org, UserID: User, Backend: Backend, CreatedBy: models.CreatedByDispatch,
 		Desired: models.WantRunning, Observed: models.SeenRunning, Generation: 1,
 		OrderedAt: now, OrderedBy: "dispatch", OrderReason: "dispatched",
 		AwakeEpoch: 1, Tried: []string{}, ObservedAt: &now, AnsweredAt: &now, CreateSentAt: &now, CreateEndedAt: &now, CreatedAt: now,
