@@ -25,6 +25,14 @@ func (b *AgentBox) Commands() (all []Command) {
 	return all
 }
 
+// End ends a command with all its output at once.
+func (b *AgentBox) End(id, stdout, stderr string, code int) {
+	b.locked(func() {
+		c := b.command(id)
+		c.Stdout, c.Stderr, c.Exit = stdout, stderr, &code
+	})
+}
+
 // OnStart calls started with every command that a request starts, before the answer goes out. It must not call the box.
 func (b *AgentBox) OnStart(started func(c *Command)) { b.locked(func() { b.onStart = started }) }
 
