@@ -128,7 +128,7 @@ func credential(r *http.Request) (Credential, error) {
 
 // cookie returns a cookie's value, continued in NAME_1 to NAME_7.
 func cookie(r *http.Request, name string) string {
-	value := ""
+	var value strings.Builder
 	for i := range 8 {
 		part := name
 		if i > 0 {
@@ -138,7 +138,7 @@ func cookie(r *http.Request, name string) string {
 		if err != nil {
 			break
 		}
-		value += c.Value
+		value.WriteString(c.Value)
 	}
-	return value
+	return value.String()
 }

@@ -29,9 +29,6 @@ func as404(err error, text string) error {
 func (s *server) createAutomation(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	in, err := c.body(w, r, s.bodies.create, false)
-	if err == nil {
-		err = c.err()
-	}
 	if err != nil {
 		return err
 	}
@@ -286,7 +283,7 @@ func (s *server) getTarball(w http.ResponseWriter, r *http.Request, who Caller) 
 	scheme, _, _ := strings.Cut(a.TarballPath, "://")
 	switch scheme {
 	case "http", "https":
-		return found(w, r, a.TarballPath)
+		return found(w, a.TarballPath)
 	case "oh-internal":
 	default:
 		return unprocessable("Cannot proxy " + scheme + ":// tarball URLs. Download it from its own store")

@@ -2,9 +2,8 @@ package router
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -26,9 +25,9 @@ func newBodies(longest time.Duration, validate func(schedule, timezone string) (
 	timeout := also(integer, func(n int64) (int64, error) {
 		switch most := int64(longest / time.Second); {
 		case n < 1:
-			return 0, errors.New("timeout must be a positive number")
+			return 0, says("timeout must be a positive number")
 		case n > most:
-			return 0, fmt.Errorf("timeout must not exceed %d seconds (%d minutes)", most, most/60)
+			return 0, saysf("timeout must not exceed %d seconds (%d minutes)", most, most/60)
 		}
 		return n, nil
 	})
@@ -107,7 +106,7 @@ var extension = object([]field{
 	{name: "until", rule: instant},
 }, func(v values) error {
 	if v.has("seconds") == v.has("until") {
-		return errors.New(`give either "seconds" or "until"`)
+		return says(`give either "seconds" or "until"`)
 	}
 	return nil
 })
@@ -154,7 +153,7 @@ func textOrObject(c *check, at loc, v any) any {
 
 func publicState(c *check, at loc, v any) any {
 	if v == string(models.AutomationDraft) {
-		c.refuse(at, v, errors.New("state=DRAFT is reserved for automation draft test artifacts. "+
+		c.refuse(at, v, says("state=DRAFT is reserved for automation draft test artifacts. "+
 			"Use the /v1/drafts API endpoints to create drafts."))
 		return nil
 	}
@@ -174,7 +173,7 @@ func modelName(c *check, at loc, v any) any {
 func enabledFitsState(v values) error {
 	state := get[string](v, "state")
 	if v.has("enabled") && state != "" && get[bool](v, "enabled") != (state == string(models.AutomationActive)) {
-		return errors.New("enabled must be true only when state is ACTIVE")
+		return says("enabled must be true only when state is ACTIVE")
 	}
 	return nil
 }
@@ -188,7 +187,7 @@ func keptForConversation(v values) error {
 		return nil
 	}
 	if keep := opt[bool](v, "keep_alive"); keep != nil && !*keep {
-		return errors.New(keptText)
+		return says(keptText)
 	}
 	v["keep_alive"] = true
 	return nil
@@ -204,7 +203,7 @@ var tarballPath = also(text(0, 0), func(s string) (string, error) {
 			return s, nil
 		}
 	}
-	return "", errors.New("tarball_path must start with s3://, gs://, http://, or https://")
+	return "", says("tarball_path must start with s3://, gs://, http://, or https://")
 })
 
 // command is a relative command line without anything that a shell would act on.
@@ -212,25 +211,20 @@ func command(name string) rule {
 	return also(text(0, 0), func(s string) (string, error) {
 		switch {
 		case strings.TrimSpace(s) == "":
-			return "", errors.New(name + " must not be blank")
+			return "", says(name + " must not be blank")
 		case strings.HasPrefix(strings.TrimSpace(s), "/"):
-			return "", errors.New(name + " must be a relative path, not an absolute path")
+			return "", says(name + " must be a relative path, not an absolute path")
 		case hasParentSegment(s):
-			return "", errors.New(name + " must not contain path traversal (..)")
+			return "", says(name + " must not contain path traversal (..)")
 		case strings.ContainsAny(s, ";&|`$(){}<>!\\\r\n"):
-			return "", errors.New(name + " must not contain shell metacharacters (;&|`$(){}<>!\\\\)")
+			return "", says(name + " must not contain shell metacharacters (;&|`$(){}<>!\\\\)")
 		}
 		return s, nil
 	})
 }
 
 func hasParentSegment(s string) bool {
-	for _, word := range strings.FieldsFunc(s, func(r rune) bool { return r == '/' || unicode.IsSpace(r) }) {
-		if word == ".." {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.FieldsFunc(s, func(r rune) bool { return r == '/' || unicode.IsSpace(r) }), "..")
 }
 
 // tags are trimmed, lower-cased slugs without repeats.
@@ -246,7 +240,7 @@ var tags = also(list[string](text(0, 0)), func(in []string) ([]string, error) {
 		}
 	}
 	if len(out) > 10 {
-		return nil, errors.New("an automation supports at most 10 tags")
+		return nil, says("an automation supports at most 10 tags")
 	}
 	return out, nil
 })
@@ -255,11 +249,11 @@ func tag(s string) (string, error) {
 	s = strings.Join(strings.Fields(strings.ToLower(s)), "-")
 	switch {
 	case s == "":
-		return "", errors.New("tags must not be blank")
+		return "", says("tags must not be blank")
 	case len(s) > 50:
-		return "", errors.New("tags must be at most 50 characters long")
+		return "", says("tags must be at most 50 characters long")
 	case !slug.MatchString(s):
-		return "", errors.New("tags may only contain lowercase letters, numbers, and single hyphens between them")
+		return "", says("tags may only contain lowercase letters, numbers, and single hyphens between them")
 	}
 	return s, nil
 }
@@ -271,7 +265,7 @@ func associations(c *check, at loc, v any) any {
 		return nil
 	}
 	if len(in) > 20 {
-		c.refuse(at, v, errors.New("observability_associations supports at most 20 entries"))
+		c.refuse(at, v, says("observability_associations supports at most 20 entries"))
 		return nil
 	}
 	for key, expression := range in {
@@ -280,9 +274,9 @@ func associations(c *check, at loc, v any) any {
 		case !isString:
 			c.add("string_type", at.at(key), "Input should be a valid string", expression, nil)
 		case !assocKey.MatchString(key):
-			c.refuse(at, v, fmt.Errorf("invalid observability association key: %q", key))
+			c.refuse(at, v, saysf("invalid observability association key: %q", key))
 		case s == "" || len([]rune(s)) > 1000:
-			c.refuse(at, v, fmt.Errorf("the expression of %s must have 1 to 1000 characters", key))
+			c.refuse(at, v, saysf("the expression of %s must have 1 to 1000 characters", key))
 		default:
 			if err := compile("observability association", s); err != nil {
 				c.refuse(at, v, err)
@@ -296,11 +290,11 @@ func associations(c *check, at loc, v any) any {
 func compile(what, expression string) (err error) {
 	defer func() {
 		if recover() != nil {
-			err = fmt.Errorf("Invalid %s expression: not JMESPath", what)
+			err = saysf("Invalid %s expression: not JMESPath", what)
 		}
 	}()
 	if _, parseErr := jmespath.Compile(expression); parseErr != nil {
-		return fmt.Errorf("Invalid %s expression: Invalid jmespath expression: %w", what, parseErr)
+		return saysf("Invalid %s expression: Invalid jmespath expression: %v", what, parseErr)
 	}
 	return nil
 }
@@ -311,7 +305,7 @@ var template = object([]field{
 	{name: "version", required: true, rule: text(1, 50)},
 	{name: "config", rule: nullable(also(anyObject, func(config map[string]any) (map[string]any, error) {
 		if encoded, err := json.Marshal(config); err != nil || len(encoded) > 16384 {
-			return nil, errors.New("template config must not exceed 16384 bytes of JSON")
+			return nil, says("template config must not exceed 16384 bytes of JSON")
 		}
 		return config, nil
 	}))},

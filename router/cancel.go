@@ -16,9 +16,6 @@ func (s *server) cancelRun(w http.ResponseWriter, r *http.Request, who Caller) e
 	if _, err := c.body(w, r, nothing, true); err != nil {
 		return err
 	}
-	if err := c.err(); err != nil {
-		return err
-	}
 	run, err := s.Store.Run(r.Context(), uuid.Nil, id)
 	if err != nil {
 		return as404(err, noRun)

@@ -33,9 +33,6 @@ func (s *server) completeRun(w http.ResponseWriter, r *http.Request, who Caller)
 	var c check
 	id := c.pathID(r, "run_id")
 	in, err := c.body(w, r, completion, false)
-	if err == nil {
-		err = c.err()
-	}
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -128,7 +129,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, own bool, err erro
 	p := asProblem(err)
 	if rec, ok := w.(*recorder); ok && rec.wrote() {
 		s.log.WarnContext(r.Context(), "answer broken off", "request_id", requestID(r), "error", err)
-		return
+		panic(http.ErrAbortHandler) // record cuts the connection, so that nobody takes the answer for whole
 	}
 	if p == nil {
 		if !errors.Is(err, context.Canceled) || r.Context().Err() == nil {
@@ -154,9 +155,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, own bool, err erro
 // writeOwn writes the shape of our own routes, where a malformed request is 400 and names the fields.
 func (p *problem) writeOwn(w http.ResponseWriter, id string) {
 	status, details := p.status, map[string]any{}
-	for k, v := range p.details {
-		details[k] = v
-	}
+	maps.Copy(details, p.details)
 	if p.issues != nil {
 		status = http.StatusBadRequest
 		details["errors"] = p.issues
@@ -196,7 +195,7 @@ func noContent(w http.ResponseWriter) error {
 }
 
 // found redirects to where the caller gets the thing.
-func found(w http.ResponseWriter, r *http.Request, to string) error {
+func found(w http.ResponseWriter, to string) error {
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusFound)
 	return nil

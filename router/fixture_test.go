@@ -110,15 +110,14 @@ func (m *memory) Delete(_ context.Context, key string) error {
 
 // door is an Access into one box server.
 type door struct {
-	url, key     string
-	err          error
-	wait         bool // never answers
-	entered      atomic.Int64
-	left         atomic.Int64
-	mu           sync.Mutex
-	who          string
-	box          uuid.UUID
-	beforeReturn func()
+	url, key string
+	err      error
+	wait     bool // never answers
+	entered  atomic.Int64
+	left     atomic.Int64
+	mu       sync.Mutex
+	who      string
+	box      uuid.UUID
 }
 
 func (d *door) Enter(ctx context.Context, box uuid.UUID, who string) (router.Way, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -70,7 +71,7 @@ func TestWhatTheContractTakesLenientlyIsTaken(t *testing.T) {
 			w.call("tok-alice", "POST", base+"/v1", newAutomation("keep_alive", given)).is(422)
 		}
 		run, _ := w.running(w.automation())
-		require.Equal(t, 0.25, w.complete("tok-alice", run.ID, map[string]any{"status": "COMPLETED", "cost": "0.25"}).is(200)["cost"])
+		require.Equal(t, "0.25", encode(w.complete("tok-alice", run.ID, map[string]any{"status": "COMPLETED", "cost": "0.25"}).is(200)["cost"]))
 		for _, cost := range []any{"nan", "inf", "-Infinity", "1e999", json.Number("1e999"), "x", []any{}} {
 			require.Equal(t, 422, w.complete("tok-alice", run.ID, map[string]any{"status": "COMPLETED", "cost": cost}).Code, "%v", cost)
 		}
@@ -131,10 +132,7 @@ func TestOddInputIsNeverAServerError(t *testing.T) {
 					}
 					path := strings.NewReplacer("PATCH {a}", a.ID.String(), "POST r/c", "runs/"+run.ID.String()+"/complete",
 						"POST r/p", "runs/"+run.ID.String()+"/phase", "POST s/ext", sandboxPath(box, "/extend"), "PUT s/keep", sandboxPath(box, "/keep"))
-					with := map[string]any{}
-					for k, v := range body {
-						with[k] = v
-					}
+					with := maps.Clone(body)
 					with[name] = odd
 					target := path.Replace(route)
 					if route == "POST " {

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -68,24 +69,26 @@ func (s *server) record(next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, id))
 		rec, began := &recorder{ResponseWriter: w}, time.Now()
 		defer func() {
-			broken := recover()
-			if broken != nil && broken != http.ErrAbortHandler {
+			broken, begun := recover(), rec.wrote()
+			cut := isAbort(broken)
+			if broken != nil && !cut {
 				s.log.ErrorContext(r.Context(), "panic in a handler", "request_id", id, "error", fmt.Sprint(broken), "stack", string(debug.Stack()))
-				if !rec.wrote() {
+				if !begun {
 					internalError(rec)
 				}
 			}
 			s.logAccess(r, rec, id, time.Since(began))
-			if broken == http.ErrAbortHandler || broken != nil && rec.bytes > 0 && !isPlain(rec) {
-				panic(http.ErrAbortHandler) // the answer had begun: the connection is cut, so that nobody takes it for whole
+			if cut || broken != nil && begun {
+				panic(http.ErrAbortHandler) // the connection is cut, so that nobody takes the answer for whole
 			}
 		}()
 		next.ServeHTTP(rec, r)
 	})
 }
 
-func isPlain(rec *recorder) bool {
-	return strings.HasPrefix(rec.Header().Get("Content-Type"), "text/plain")
+func isAbort(broken any) bool {
+	err, isError := broken.(error)
+	return isError && errors.Is(err, http.ErrAbortHandler)
 }
 
 func (s *server) logAccess(r *http.Request, rec *recorder, id string, took time.Duration) {

@@ -15,9 +15,6 @@ func (s *server) patchAutomation(w http.ResponseWriter, r *http.Request, who Cal
 	var c check
 	id := c.pathID(r, "automation_id")
 	in, err := c.body(w, r, s.bodies.patch, false)
-	if err == nil {
-		err = c.err()
-	}
 	if err != nil {
 		return err
 	}

@@ -14,9 +14,6 @@ func (s *server) setPhase(w http.ResponseWriter, r *http.Request, who Caller) er
 	var c check
 	id := c.pathID(r, "run_id")
 	in, err := c.body(w, r, phaseReport, false)
-	if err == nil {
-		err = c.err()
-	}
 	if err != nil {
 		return err
 	}

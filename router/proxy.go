@@ -22,9 +22,6 @@ const dueHeader = "X-Sandbox-Cleanup-Due-At"
 // startWait is how long a request waits for a box to wake; longer, and the caller comes back.
 const startWait = 60 * time.Second
 
-// touchEvery bounds how often requests move last_access_at.
-const touchEvery = 5 * time.Second
-
 // ErrStarting means that a box is on its way but does not answer yet.
 var ErrStarting = errors.New("the sandbox is still starting")
 
@@ -57,9 +54,6 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 	if err != nil || target.Host == "" {
 		return badGateway("The sandbox has no usable address")
 	}
-	if err := s.touch(r.Context(), b); err != nil {
-		return err
-	}
 	if due := optStamp(b.DueAt); due != nil {
 		text, _ := due.MarshalText()
 		w.Header().Set(dueHeader, string(text))
@@ -83,15 +77,6 @@ func (s *server) enter(ctx context.Context, b *models.Sandbox, who Caller) (Way,
 		return Way{}, unavailable("sandbox_starting", "The sandbox is still starting", 5*time.Second)
 	}
 	return way, err
-}
-
-// touch counts the request as access to the box.
-func (s *server) touch(ctx context.Context, b *models.Sandbox) error {
-	now := s.Store.Now()
-	if b.LastAccessAt != nil && now.Sub(*b.LastAccessAt) < touchEvery {
-		return nil
-	}
-	return s.Store.Touch(ctx, b.ID, now)
 }
 
 // proxyPath is what follows …/proxy, still escaped. Dot segments are refused: the box may share its host with others, told

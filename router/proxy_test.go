@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"automation/models"
@@ -73,7 +75,6 @@ func TestProxyIntoABox(t *testing.T) {
 		}
 		require.NotContains(t, w.logs.String(), "inner-key")
 		require.NotContains(t, w.logs.String(), "tok-bob")
-		require.WithinDuration(t, w.store.Now(), *w.box(box.ID).LastAccessAt, 0, "counts as access")
 		require.Equal(t, "2026-06-01T13:00:00Z", w.call("tok-bob", "GET", sandboxPath(box, ""), nil).is(200)["cleanup"].(map[string]any)["due_at"],
 			"and does not move the due date (S1-046)")
 	})
@@ -194,6 +195,77 @@ func TestProxyLeavesWhenTheCallerGoes(t *testing.T) {
 		cancel()
 		<-done
 		<-gone
+		require.EqualValues(t, 1, w.door.left.Load())
+	})
+}
+
+// gate is sandbox.Access as the service gives it to the router.
+type gate struct{ *sandbox.Access }
+
+func (g gate) Enter(ctx context.Context, boxID uuid.UUID, who string) (router.Way, error) {
+	leave, err := g.Attach(ctx, boxID)
+	if err != nil {
+		return router.Way{}, err
+	}
+	box, err := g.Access.Enter(ctx, uuid.Nil, boxID, who)
+	if err != nil {
+		leave()
+		return router.Way{}, err
+	}
+	return router.Way{URL: box.URL, Key: box.SessionKey, Leave: leave}, nil
+}
+
+func TestProxyHoldsTheBoxWhileARequestIsOpen(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		access := sandbox.NewAccess(sandbox.AccessConfig{Store: w.store})
+		t.Cleanup(access.Close)
+		w.deps.Access = gate{access}
+		w.handler = router.New(w.deps)
+
+		run, box := w.running(w.automation())
+		w.complete("tok-alice", run.ID, completed).is(200)
+		w.call("tok-alice", "POST", sandboxPath(box, "/resume"), nil).is(202)
+		w.clock.Advance(delay) // due now, and looked into all the same (S1-046)
+		seen := w.store.Now().Add(-time.Minute)
+		modelstest.Set(t, w.store, box, "observed = ?, observed_at = ?, ordered_at = ?", models.SeenRunning, seen, seen)
+		due := func() []uuid.UUID {
+			return must(w.store.OrderDue(t.Context(), []models.Place{{Backend: box.Backend}}, 10, time.Hour))
+		}
+		var swept []uuid.UUID
+		server := w.boxServer(func(http.ResponseWriter, *http.Request) { swept = due() })
+		require.NoError(t, w.store.RecordIdentity(t.Context(), models.Identity{
+			SandboxID: box.ID, Kind: models.IdentityBox, ProviderID: box.Identities[0].ProviderID, URL: server.URL, SessionKey: "inner",
+			SeenAt: w.store.Now(),
+		}))
+
+		require.Equal(t, 200, w.call("tok-bob", "GET", sandboxPath(box, "/proxy/x"), nil).Code)
+		require.Empty(t, swept, "the sweep waits for who is inside")
+		require.WithinDuration(t, w.store.Now(), *w.box(box.ID).LastAccessAt, 0, "counts as access")
+		require.Equal(t, []uuid.UUID{box.ID}, due(), "and goes on when the last has left, the stamp unmoved")
+		got := w.call("tok-bob", "GET", sandboxPath(box, "/proxy/x"), nil).is(409)
+		require.Equal(t, "deletion_ordered", got["error"].(map[string]any)["code"])
+	})
+}
+
+func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
+	once(t, func(t *testing.T, w *world) {
+		w.boxServer(func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = rw.Write([]byte("half"))
+			_ = http.NewResponseController(rw).Flush()
+			panic(http.ErrAbortHandler)
+		})
+		_, box := w.finished()
+		front := httptest.NewServer(w.handler)
+		t.Cleanup(front.Close)
+		r := request(t, "GET", front.URL+base+"/v1/"+sandboxPath(box, "/proxy/x"), "tok-bob")
+		r.RequestURI = ""
+		client := front.Client()
+		answer, err := client.Do(r)
+		require.NoError(t, err)
+		_, err = io.ReadAll(answer.Body)
+		require.NoError(t, answer.Body.Close())
+		require.Error(t, err, "half an answer is not taken for whole")
+		client.CloseIdleConnections()
 		require.EqualValues(t, 1, w.door.left.Load())
 	})
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -17,32 +18,34 @@ import (
 // largestJSON bounds a JSON body, in bytes.
 const largestJSON = 1 << 20
 
-// body reads the JSON body and checks it. An absent body is {} where the table says optional, else it is missing.
+// body reads the JSON body and checks it; the error tells all that the check has found so far, in the path too. An absent
+// body is {} where it is optional, else it is missing.
 func (c *check) body(w http.ResponseWriter, r *http.Request, table rule, optional bool) (values, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestJSON))
 	if err != nil {
 		return nil, readError(err)
 	}
-	if len(raw) == 0 {
-		if !optional {
-			c.add("missing", loc{"body"}, "Field required", nil, nil)
-			return nil, nil
-		}
+	kind, _, noKind := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case len(raw) == 0 && optional:
 		raw = []byte("{}")
-	} else if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || !isJSON(kind) {
+	case len(raw) == 0:
+		c.add("missing", loc{"body"}, "Field required", nil, nil)
+		return nil, c.err()
+	case noKind != nil || !isJSON(kind):
 		return nil, unsupportedMedia("Content-Type must be application/json")
 	}
-	v, at, err := decode(raw)
-	if err != nil {
-		c.add("json_invalid", loc{"body", at}, "JSON decode error", map[string]any{}, map[string]any{"error": err.Error()})
-		return nil, nil
+	v, broken := decode(raw)
+	if broken != nil {
+		c.issues = append(c.issues, *broken)
+		return nil, c.err()
 	}
 	if v == nil && !optional {
 		c.add("missing", loc{"body"}, "Field required", nil, nil)
-		return nil, nil
+		return nil, c.err()
 	}
 	out, _ := table(c, loc{"body"}, v).(values)
-	return out, nil
+	return out, c.err()
 }
 
 func isJSON(kind string) bool {
@@ -58,24 +61,28 @@ func readError(err error) error {
 }
 
 // decode returns one JSON value with exact numbers, or where it is broken.
-func decode(raw []byte) (any, int64, error) {
-	d := json.NewDecoder(strings.NewReader(string(raw)))
+func decode(raw []byte) (any, *issue) {
+	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		var syntax *json.SyntaxError
-		switch {
-		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-			return nil, int64(len(raw)), errors.New("unexpected end of JSON input")
-		case errors.As(err, &syntax):
-			return nil, max(0, syntax.Offset-1), errors.New(syntax.Error())
+		at, syntax := int64(len(raw)), new(json.SyntaxError)
+		if errors.As(err, &syntax) && syntax.Offset < at {
+			at = max(0, syntax.Offset-1)
 		}
-		return nil, 0, errors.New("not JSON")
+		return nil, notJSON(at, err.Error())
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, d.InputOffset(), errors.New("extra data after the value")
+		return nil, notJSON(d.InputOffset(), "extra data after the value")
 	}
-	return v, 0, nil
+	return v, nil
+}
+
+func notJSON(at int64, why string) *issue {
+	return &issue{
+		Type: "json_invalid", Loc: loc{"body", at}, Msg: "JSON decode error", Input: map[string]any{},
+		Ctx: map[string]any{"error": why},
+	}
 }
 
 // query checks the named parameters; others are not looked at. Of a repeated one the last counts.

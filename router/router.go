@@ -33,7 +33,7 @@ type Blob interface {
 // Access opens ways into boxes.
 type Access interface {
 	// Enter returns a way into the box once its agent server answers. A box that does not run is ordered running, in the name
-	// of who ("user:<id>"). The box is attached until Leave is called. models.ErrDeletionOrdered when its deletion is decided,
+	// of who ("user:<id>"). The access is recorded, and the box is attached until Leave is called. models.ErrDeletionOrdered when its deletion is decided,
 	// ErrStarting when ctx ends before it answers.
 	Enter(ctx context.Context, boxID uuid.UUID, who string) (Way, error)
 }

@@ -24,7 +24,7 @@ func text(least, most int) rule {
 			return nil
 		}
 		if strings.ContainsRune(s, 0) {
-			c.refuse(at, v, errors.New("must not contain NUL characters"))
+			c.refuse(at, v, says("must not contain NUL characters"))
 			return nil
 		}
 		n := utf8.RuneCountInString(s)
@@ -53,13 +53,9 @@ func oneOf(kind string, words ...string) rule {
 		if s, isString := v.(string); isString && slices.Contains(words, s) {
 			return s
 		}
-		want := "'" + words[0] + "'"
-		for i, w := range words[1:] {
-			sep := ", "
-			if i == len(words)-2 {
-				sep = " or "
-			}
-			want += sep + "'" + w + "'"
+		want := "'" + strings.Join(words, "', '") + "'"
+		if i := strings.LastIndex(want, ", "); i >= 0 {
+			want = want[:i] + " or " + want[i+2:]
 		}
 		c.add(kind, at, "Input should be "+want, v, map[string]any{"expected": want})
 		return nil

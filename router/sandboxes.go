@@ -126,9 +126,6 @@ func (s *server) wish(w http.ResponseWriter, r *http.Request, who Caller) (*mode
 	if _, err := c.body(w, r, nothing, true); err != nil {
 		return nil, err
 	}
-	if err := c.err(); err != nil {
-		return nil, err
-	}
 	return s.box(r, who)
 }
 
@@ -184,9 +181,6 @@ func (s *server) deleteSandbox(w http.ResponseWriter, r *http.Request, who Calle
 func (s *server) extendSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	in, err := c.body(w, r, extension, false)
-	if err == nil {
-		err = c.err()
-	}
 	if err != nil {
 		return err
 	}
@@ -245,9 +239,6 @@ func (s *server) extend(w http.ResponseWriter, r *http.Request, who Caller, b *m
 func (s *server) keepSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	in, err := c.body(w, r, keeping, true)
-	if err == nil {
-		err = c.err()
-	}
 	if err != nil {
 		return err
 	}

@@ -282,7 +282,7 @@ func TestEventsOfABox(t *testing.T) {
 		require.Equal(t, "ordered", last["what"])
 		require.Equal(t, "user:"+alice.String(), last["actor"])
 		require.Contains(t, last["reason"], "deleted")
-		require.EqualValues(t, 1, len(w.call("tok-alice", "GET", sandboxPath(box, "/events?limit=1"), nil).is(200)["events"].([]any)))
+		require.Len(t, w.call("tok-alice", "GET", sandboxPath(box, "/events?limit=1"), nil).is(200)["events"], 1)
 	})
 }
 

@@ -59,7 +59,12 @@ func (c *check) refuse(at loc, input any, err error) {
 // refusal is a value error with a reason beyond the contract's text.
 type refusal struct{ text, reason string }
 
+// Error returns the text, which is the contract's or written like it: a sentence for a person.
 func (r *refusal) Error() string { return r.text }
+
+func says(text string) error { return &refusal{text: text} }
+
+func saysf(format string, args ...any) error { return says(fmt.Sprintf(format, args...)) }
 
 // err is nil when the request is fine.
 func (c *check) err() error {
@@ -148,7 +153,7 @@ func nullable(r rule) rule {
 func notNull(text string, r rule) rule {
 	return func(c *check, at loc, v any) any {
 		if v == nil {
-			c.refuse(at, nil, errors.New(text))
+			c.refuse(at, nil, says(text))
 			return nil
 		}
 		return r(c, at, v)
