@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"automation/config"
@@ -30,8 +29,8 @@ const (
 // chooseBackend applies the rule of which backend new runs use.
 func (a *App) chooseBackend(ctx context.Context) (config.Choice, error) {
 	var around config.Surroundings
-	for _, name := range backend.Variables() {
-		if a.environ[name] != "" && !strings.HasPrefix(name, "AUTOMATION_PROCESS_") {
+	for _, name := range backend.Variables(processBackend) {
+		if a.environ[name] != "" {
 			around.ProviderVariables = append(around.ProviderVariables, name)
 		}
 	}

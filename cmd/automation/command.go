@@ -85,7 +85,7 @@ func newRoot(io Streams) *cobra.Command {
 		Short:         "Run agent automations in sandboxes and look after each box when its run has ended",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          knownCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // `completion` comes with the client commands it completes
@@ -93,10 +93,20 @@ func newRoot(io Streams) *cobra.Command {
 	root.SetErr(io.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newVersion(io))
-	for _, c := range root.Commands() {
-		checkArgs(c)
-	}
+	checkArgs(root)
 	return root
+}
+
+// knownCommand refuses what is no command, with the name that may have been meant.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q; did you mean %s?", args[0], near[0])
+	}
+	return fmt.Errorf("unknown command %q; see automation help", args[0])
 }
 
 // checkArgs makes wrong arguments of c and of its subcommands usage errors.

@@ -90,11 +90,13 @@ func Capabilities(name string) (sandbox.Capabilities, bool) {
 	return e.capabilities, known
 }
 
-// Variables returns the names of all environment variables that a backend reads, sorted: unknown ones are found by it.
-func Variables() []string {
+// Variables lists the environment variables of every backend but the named ones.
+func Variables(but ...string) []string {
 	var names []string
-	for _, e := range table {
-		names = append(names, e.variables...)
+	for name, e := range table {
+		if !slices.Contains(but, name) {
+			names = append(names, e.variables...)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
