@@ -22,15 +22,14 @@ import (
 
 // Names in a box's control directory.
 const (
-	recordFile   = "box.json"   // what the box is; written before the directory gets its name, removed last
-	keyFile      = "key"        // session key of the agent server
-	lockFile     = "lock"       // held by whoever changes the box
-	startFile    = "start.json" // facts of the last start
-	portFile     = "port"       // written by the agent server once it listens
-	readyFile    = "ready"      // the agent server of this start has answered once
-	heldFile     = "held"       // which of "suspend" and "resume" a stopped tree was last told
-	deletingFile = "deleting"   // deletion has begun
-	logFile      = "log"        // output of supervisor and agent server
+	recordFile = "box.json"   // what the box is; written before the directory gets its name, removed last
+	keyFile    = "key"        // session key of the agent server
+	lockFile   = "lock"       // held by whoever changes the box
+	startFile  = "start.json" // facts of the last start
+	portFile   = "port"       // written by the agent server once it listens
+	readyFile  = "ready"      // the agent server of this start has answered once
+	heldFile   = "held"       // which of "suspend" and "resume" a stopped tree was last told
+	logFile    = "log"        // output of supervisor and agent server
 )
 
 // box is the directory of one box. Its name, the workspace id, is its identity.
@@ -72,8 +71,13 @@ func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("make box: %w", err)
 	}
-	defer func() { err = errors.Join(err, removeIn(dir, filepath.Base(staging))) }()
-	err = box{id: x.id, dir: staging}.fill(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()})
+	stage := box{id: x.id, dir: staging}
+	unlock, err := stage.take() // says that somebody is at it; what a killed Create left is locked by nobody
+	if err != nil || unlock == nil {
+		return false, errors.Join(fmt.Errorf("make box: %w", sandbox.ErrGone), err)
+	}
+	defer unlock()
+	err = stage.fill(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()})
 	if err == nil {
 		err = os.Rename(staging, x.dir)
 	}
@@ -81,6 +85,9 @@ func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
 		return true, syncDir(dir)
 	}
 	r, readErr := x.record()
+	if err := stage.setAside(context.Background()); err != nil { // a few files
+		return false, err
+	}
 	switch {
 	case readErr == nil && r.Deployment == deployment:
 		return false, nil
@@ -94,7 +101,7 @@ func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
 
 // fill makes what every box has.
 func (x box) fill(r record) error {
-	for _, dir := range []string{x.home(), x.tmp(), x.control("")} {
+	for _, dir := range []string{x.home(), x.tmp()} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return fmt.Errorf("make directory: %w", err)
 		}
@@ -220,20 +227,65 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// stagingPrefix begins the name of a directory that is not a box yet.
-const stagingPrefix = ".new-"
+// A directory that is not a box yet, or no longer one, has the box's id between one of these and something random.
+const (
+	stagingPrefix = ".new-"
+	asidePrefix   = ".gone-"
+)
 
-// staged returns the names of directories that a Create of this box left behind when it was killed.
-func staged(dir string, id uuid.UUID) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+// setAside ends a directory as a box, then removes it: nobody finds it, or waits for its lock, any more, while removing it
+// can take long and be cut short.
+func (x box) setAside(ctx context.Context) error {
+	dir, name := filepath.Dir(x.dir), asidePrefix+x.id.String()+"-"+rand.Text()
+	if err := os.Rename(x.dir, filepath.Join(dir, name)); err != nil {
+		return fmt.Errorf("set box aside: %w", err)
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	return removeIn(ctx, dir, name)
+}
+
+// remains returns the directories beside the box's that a Create or Delete of it has not finished with.
+func (x box) remains() ([]box, error) {
+	entries, err := os.ReadDir(filepath.Dir(x.dir))
 	if err != nil {
 		return nil, fmt.Errorf("list boxes: %w", err)
 	}
-	var names []string
+	var found []box
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), stagingPrefix+id.String()+"-") {
-			names = append(names, e.Name())
+		for _, prefix := range []string{stagingPrefix, asidePrefix} {
+			if strings.HasPrefix(e.Name(), prefix+x.id.String()+"-") {
+				found = append(found, box{id: x.id, dir: filepath.Join(filepath.Dir(x.dir), e.Name())})
+			}
 		}
 	}
-	return names, nil
+	return found, nil
+}
+
+// discard removes a directory of remains, but for one that a living Create is at.
+func (x box) discard(ctx context.Context) error {
+	dir, name := filepath.Split(x.dir)
+	if !strings.HasPrefix(name, stagingPrefix) {
+		return removeIn(ctx, dir, name)
+	}
+	unlock, err := x.take()
+	if err != nil || unlock == nil {
+		return ignore(err, sandbox.ErrGone)
+	}
+	defer unlock()
+	return x.setAside(ctx)
+}
+
+// boxNamed returns the box that a directory's name stands for; aside when its deletion has begun.
+func boxNamed(dir, name string) (x box, aside, ok bool) {
+	text, aside := strings.CutPrefix(name, asidePrefix)
+	if length := len(uuid.Nil.String()); aside && len(text) > length {
+		text = text[:length]
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || id.String() != text {
+		return box{}, false, false
+	}
+	return box{id: id, dir: filepath.Join(dir, name)}, aside, true
 }

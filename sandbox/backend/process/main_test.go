@@ -135,24 +135,37 @@ func ways(t *testing.T, run func(t *testing.T, hold string)) {
 	})
 	t.Run("supervisor", func(t *testing.T) { run(t, HoldSupervisor) })
 	if os.Geteuid() == 0 {
-		t.Run("supervisor of an unprivileged user", asNobody)
+		t.Run("supervisor of an unprivileged user", func(t *testing.T) { asNobody(t) })
 	}
 }
 
 const unprivileged = "TEST_UNPRIVILEGED"
 
-// asNobody runs the test that calls it again as a user who may do nothing.
-func asNobody(t *testing.T) {
-	const nobody = 65534
+// nobody is the user id of a user who may do nothing.
+const nobody = 65534
+
+// nobodysDir makes a directory of nobody's; those of the testing package can be entered by their owner only.
+func nobodysDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "nobody-")
+	if err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		err = os.Chown(dir, nobody, nobody)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// asNobody runs the test that calls it again as nobody, with some more words in its environment.
+func asNobody(t *testing.T, words ...string) {
+	t.Helper()
+	dir := nobodysDir(t)
 	program := filepath.Join(dir, "process.test")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
-		err = errors.Join(os.WriteFile(program, self, 0o755), os.Chmod(dir, 0o755), os.Chown(dir, nobody, nobody))
+		err = os.WriteFile(program, self, 0o755)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +173,7 @@ func asNobody(t *testing.T) {
 	name, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.Command(program, "-test.run", "^"+name+"$", "-test.v", "-test.timeout", "5m")
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "TMPDIR=" + dir, "CI=" + os.Getenv("CI"), unprivileged + "=1"}
+	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "TMPDIR=" + dir, "CI=" + os.Getenv("CI"), unprivileged + "=1"}, words...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {

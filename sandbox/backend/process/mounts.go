@@ -1,7 +1,9 @@
 package process
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -58,6 +60,9 @@ func unescape(s string) string {
 // mountsBelow returns the mount points in dir: deleting across one would empty what is mounted there.
 func mountsBelow(dir string) ([]string, error) {
 	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts: %w", err)
 	}

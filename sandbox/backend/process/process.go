@@ -188,8 +188,6 @@ func (b *Backend) wake(ctx context.Context, x box) error {
 	switch {
 	case err != nil:
 		return err
-	case v.state == models.SeenDeleting:
-		return fmt.Errorf("wake box: %w", sandbox.ErrBusy)
 	case v.alive && v.state == models.SeenSuspended:
 		return x.hold(v.facts).cont(ctx)
 	case v.alive:
@@ -209,6 +207,9 @@ func (b *Backend) Inspect(ctx context.Context, ref sandbox.Ref) (sandbox.Observa
 	}
 	x := b.box(ref.WorkspaceID)
 	v, err := b.lookAndEnd(ctx, x)
+	if errors.Is(err, sandbox.ErrGone) {
+		return x.going(err)
+	}
 	if err != nil {
 		return sandbox.Observation{}, err
 	}
@@ -232,7 +233,7 @@ func (b *Backend) Inspect(ctx context.Context, ref sandbox.Ref) (sandbox.Observa
 // lookAndEnd looks, and ends what an agent server that died has left, unless somebody is changing the box just now.
 func (b *Backend) lookAndEnd(ctx context.Context, x box) (view, error) {
 	v, err := x.look()
-	if err != nil || v.alive || v.state == models.SeenDeleting {
+	if err != nil || v.alive {
 		return v, err
 	}
 	unlock, err := x.take()
@@ -262,8 +263,6 @@ func (b *Backend) Suspend(ctx context.Context, ref sandbox.Ref, _ func(sandbox.I
 	switch {
 	case err != nil:
 		return err
-	case v.state == models.SeenDeleting:
-		return fmt.Errorf("suspend box: %w", sandbox.ErrBusy)
 	case !v.alive:
 		return b.end(ctx, x)
 	case v.state == models.SeenSuspended:
@@ -286,26 +285,33 @@ func (b *Backend) Delete(ctx context.Context, ref sandbox.Ref) error {
 }
 
 func (b *Backend) delete(ctx context.Context, x box) error {
-	left, err := staged(b.dir, x.id)
+	unlock, err := x.lock(ctx)
+	gone := errors.Is(err, sandbox.ErrGone)
+	switch {
+	case gone: // its directory was taken away by hand: what ran in it may still do
+		err = b.end(ctx, x)
+	case err == nil:
+		if err = b.end(ctx, x); err == nil {
+			err = x.setAside(ctx)
+		}
+		unlock()
+	}
 	if err != nil {
 		return err
 	}
-	for _, name := range left {
-		if err := removeIn(b.dir, name); err != nil {
+	remains, err := x.remains()
+	if err != nil {
+		return err
+	}
+	for _, left := range remains {
+		if err := left.discard(ctx); err != nil {
 			return err
 		}
 	}
-	unlock, err := x.lock(ctx)
-	if err != nil {
-		return err
+	if gone && len(remains) == 0 {
+		return sandbox.ErrGone
 	}
-	defer unlock()
-	// What shows that it goes is of use only as long as the rest is there: a full disk must not keep a box (BR-23).
-	_ = os.WriteFile(x.control(deletingFile), nil, 0o600)
-	if err := b.end(ctx, x); err != nil {
-		return err
-	}
-	return x.remove(ctx)
+	return nil
 }
 
 // end kills all that runs in the box: its cgroup of now and of its last start, its supervisor's tree, what carries its
@@ -344,22 +350,32 @@ func (x box) look() (view, error) {
 	}
 	facts.Supervisor.reap()
 	v := view{state: models.SeenSuspended, alive: facts.Server.alive(), facts: facts}
+	if !v.alive {
+		return v, nil
+	}
+	stopped, err := x.hold(facts).stopped()
 	switch {
-	case x.has(deletingFile):
-		v.state = models.SeenDeleting
-	case v.alive:
-		stopped, err := x.hold(facts).stopped()
-		if err != nil {
-			return view{}, err
-		}
-		if !stopped {
-			v.state = models.SeenRunning
-		}
-		if !stopped && !x.has(readyFile) {
-			v.state = models.SeenProvisioning
-		}
+	case err != nil:
+		return view{}, err
+	case stopped:
+	case x.has(readyFile):
+		v.state = models.SeenRunning
+	default:
+		v.state = models.SeenProvisioning
 	}
 	return v, nil
+}
+
+// going shows a box without a directory: deleting while a part of it is left, else gone.
+func (x box) going(gone error) (sandbox.Observation, error) {
+	remains, err := x.remains()
+	if err != nil {
+		return sandbox.Observation{}, err
+	}
+	if len(remains) == 0 {
+		return sandbox.Observation{}, gone
+	}
+	return sandbox.Observation{State: models.SeenDeleting, Identity: x.identity()}, nil
 }
 
 // observe turns a view into what a backend shows.
@@ -387,11 +403,11 @@ func (b *Backend) List(ctx context.Context, label sandbox.Label) iter.Seq2[sandb
 				yield(sandbox.Observation{}, fmt.Errorf("list boxes: %w", err))
 				return
 			}
-			id, err := uuid.Parse(e.Name())
-			if err != nil || e.Name() != id.String() || (label.WorkspaceID != uuid.Nil && label.WorkspaceID != id) {
+			x, aside, ok := boxNamed(b.dir, e.Name())
+			if !ok || (label.WorkspaceID != uuid.Nil && label.WorkspaceID != x.id) {
 				continue
 			}
-			o, mine, err := b.listed(b.box(id), label.Deployment)
+			o, mine, err := x.listed(label.Deployment, aside)
 			if (mine || err != nil) && !yield(o, err) {
 				return
 			}
@@ -400,18 +416,18 @@ func (b *Backend) List(ctx context.Context, label sandbox.Label) iter.Seq2[sandb
 }
 
 // listed looks at a box for List. One that goes while we look, or does not say whose it is, is not the deployment's.
-func (b *Backend) listed(x box, deployment uuid.UUID) (sandbox.Observation, bool, error) {
+func (x box) listed(deployment uuid.UUID, aside bool) (sandbox.Observation, bool, error) {
 	r, err := x.record()
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return sandbox.Observation{}, false, nil
 	}
-	if err != nil {
-		return sandbox.Observation{}, false, fmt.Errorf("list boxes: %s: %w", x.id, err)
-	}
-	if r.Deployment != deployment {
+	if err == nil && r.Deployment != deployment {
 		return sandbox.Observation{}, false, nil
 	}
-	v, err := x.look()
+	v := view{state: models.SeenDeleting}
+	if err == nil && !aside {
+		v, err = x.look()
+	}
 	if errors.Is(err, sandbox.ErrGone) {
 		return sandbox.Observation{}, false, nil
 	}

@@ -426,14 +426,14 @@ func TestConcurrentChangesOfOneBoxAreSafe(t *testing.T) {
 			func() error { _, err := r.Inspect(ctx, ref); return err },
 		}
 		var group sync.WaitGroup
-		for n := range 15 {
-			group.Go(func() {
-				if err := ignore(change[n%len(change)](), sandbox.ErrGone); err != nil {
-					require.ErrorIs(t, err, sandbox.ErrBusy)
-				}
-			})
+		changed := make([]error, 15)
+		for n := range changed {
+			group.Go(func() { changed[n] = change[n%len(change)]() })
 		}
 		group.Wait()
+		for n, err := range changed {
+			require.NoError(t, ignore(ignore(err, sandbox.ErrGone), sandbox.ErrBusy), "change %d", n%len(change))
+		}
 		require.NoError(t, r.Create(ctx, spec, nothing))
 		r.shows(ref, models.SeenRunning)
 		all, err := processes()

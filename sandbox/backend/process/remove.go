@@ -11,32 +11,22 @@ import (
 	"slices"
 )
 
-// remove deletes the box's directory: everything else first, its record last, so that a removal that is cut short still
-// shows whose box it was. Nothing of the box runs any more.
-func (x box) remove(ctx context.Context) error {
-	points, err := mountsBelow(x.dir)
+// removeIn deletes an entry of dir, whatever it is; one that is not there is no error. A box's record goes last, so that a
+// removal that is cut short still shows whose box it was.
+func removeIn(ctx context.Context, dir, name string) error {
+	points, err := mountsBelow(filepath.Join(dir, name))
 	if err != nil {
 		return err
 	}
 	if len(points) > 0 {
 		return fmt.Errorf("remove box: %s is a mount point, unmount it first", points[0])
 	}
-	boxes, err := os.OpenRoot(filepath.Dir(x.dir))
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("remove box: %w", err)
 	}
-	defer boxes.Close()
-	return sweep{ctx: ctx, last: []string{"control", lockFile, recordFile}}.remove(boxes, filepath.Base(x.dir))
-}
-
-// removeIn deletes an entry of dir, whatever it is; one that is not there is no error.
-func removeIn(dir, name string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", name, err)
-	}
 	defer root.Close()
-	return sweep{ctx: context.Background()}.remove(root, name)
+	return sweep{ctx: ctx, last: []string{"control", recordFile}}.remove(root, name)
 }
 
 // sweep deletes by directory handles: it never follows a link and never leaves the root it began in.
@@ -62,7 +52,8 @@ func (s sweep) remove(dir *os.Root, name string) error {
 			return err
 		}
 	}
-	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err = dir.Remove(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove box: %w", err)
 	}
 	return nil
@@ -103,12 +94,15 @@ func (s sweep) empty(dir *os.Root, name string, info fs.FileInfo) error {
 // readNames lists a directory by its handle.
 func readNames(dir *os.Root) ([]string, error) {
 	d, err := dir.Open(".")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("remove box: %w", err)
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(-1)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrNotExist) { // removed by another Delete
 		return nil, fmt.Errorf("remove box: %w", err)
 	}
 	return names, nil

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"automation/sandbox"
 )
 
 // start is what is true of one start of a box only: after a reboot, or once its processes are gone, it is void. The
@@ -118,24 +120,39 @@ func (b *Backend) launch(ctx context.Context, x box) (err error) {
 	if err != nil {
 		return fmt.Errorf("start supervisor: %w", err)
 	}
-	// It outlives us; what is left of it once it has ended is collected by whoever looks at the box next.
-	_ = cmd.Process.Release()
-	return awaitReport(ctx, report)
+	said, err := awaitReport(ctx, report)
+	if err == nil && said == startedReport {
+		// It outlives us; what is left of it once it has ended is collected by whoever looks at the box next.
+		return cmd.Process.Release()
+	}
+	_ = cmd.Process.Kill()
+	return errors.Join(err, startFailure(cmd.Process, said))
 }
 
-// awaitReport reads what the supervisor says until it closes the pipe: startedReport, or what went wrong.
-func awaitReport(ctx context.Context, report *os.File) error {
+// awaitReport reads what the supervisor says until it closes the pipe.
+func awaitReport(ctx context.Context, report *os.File) (string, error) {
 	defer context.AfterFunc(ctx, func() { _ = report.SetReadDeadline(time.Unix(1, 0)) })()
 	text, err := io.ReadAll(io.LimitReader(report, 4<<10))
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("start box: %w", context.Cause(ctx))
-	case err != nil:
-		return fmt.Errorf("start box: %w", err)
-	case string(text) == startedReport:
-		return nil
-	case len(text) == 0:
-		return errors.New("start box: the supervisor ended without a word")
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	return fmt.Errorf("start box: %s", strings.TrimSpace(string(text)))
+	if err != nil {
+		return "", fmt.Errorf("start box: %w", err)
+	}
+	return string(text), nil
+}
+
+// startFailure collects a supervisor that did not start its agent server, and says why.
+func startFailure(supervisor *os.Process, said string) error {
+	state, err := supervisor.Wait()
+	if err != nil {
+		return fmt.Errorf("start box: %w", err)
+	}
+	if said != "" {
+		return fmt.Errorf("start box: %s", strings.TrimSpace(said))
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() { // by a Delete that was faster
+		return fmt.Errorf("start box: supervisor was killed: %w", sandbox.ErrBusy)
+	}
+	return fmt.Errorf("start box: supervisor ended: %s", state)
 }
