@@ -64,7 +64,7 @@ func (j *job) prepare() {
 	if err := r.dir.Mkdir(j.id, 0o700); err != nil {
 		r.log.Warn("a command runs without a record", "command_id", j.id, "error", err)
 	}
-	j.output = newOutput(folder{r.dir, j.id}, r.log)
+	j.output = newOutput(r, j.id)
 	j.group.from = 1
 	j.write(record{Type: "command", ID: j.id, Timestamp: j.began, Command: j.spec.Command, Cwd: j.spec.Cwd, Timeout: j.spec.Timeout})
 }

@@ -21,6 +21,15 @@ const (
 	segmentMarks = 4096
 )
 
+// bounds are the bounds that tests make smaller.
+type bounds struct {
+	kept    int64 // raw bytes of one command's output
+	segment int64
+	text    int64 // of the commands that are kept
+}
+
+var usualBounds = bounds{kept: KeptBytes, segment: segmentBytes, text: keptText}
+
 // Stream names, as they stand in the lines.
 const (
 	Stdout = "stdout"
@@ -57,8 +66,9 @@ type ending struct {
 // output keeps what one command printed as numbered lines, on disk, the newest KeptBytes of it. Seq starts at 1 and counts
 // both streams together. Readers are never waited for.
 type output struct {
-	dir folder
-	log *slog.Logger
+	dir    folder
+	log    *slog.Logger
+	bounds bounds
 
 	mu       sync.Mutex
 	segments []segment
@@ -74,8 +84,8 @@ type output struct {
 	line     []byte
 }
 
-func newOutput(dir folder, log *slog.Logger) *output {
-	return &output{dir: dir, log: log, next: 1, changed: make(chan struct{})}
+func newOutput(r *Runner, id string) *output {
+	return &output{dir: folder{r.dir, id}, log: r.log, bounds: r.bounds, next: 1, changed: make(chan struct{})}
 }
 
 // gap stands for lines that are no longer, or never were, in the store.
@@ -136,7 +146,7 @@ func (o *output) store(stream string, seq int64, data []byte) error {
 func (o *output) openSegment(seq, size int64) error {
 	if o.file != nil {
 		current := o.segments[len(o.segments)-1]
-		if current.raw+size <= segmentBytes && current.disk <= segmentDisk {
+		if current.raw+size <= o.bounds.segment && current.disk <= segmentDisk {
 			return nil
 		}
 		o.closeSegment()
@@ -166,7 +176,7 @@ func (o *output) closeSegment() {
 
 // drop removes the oldest segments beyond the bounds.
 func (o *output) drop() {
-	for len(o.segments) > 1 && (o.raw > KeptBytes || o.disk > keptDisk) {
+	for len(o.segments) > 1 && (o.raw > o.bounds.kept || o.disk > keptDisk) {
 		o.dropped = append(o.dropped, mark{o.segments[0].first, o.segments[0].offset})
 		if len(o.dropped) > segmentMarks {
 			thinned := o.dropped[:0]

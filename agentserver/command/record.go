@@ -123,7 +123,7 @@ func (l leftover) end(r *Runner) {
 }
 
 func (r *Runner) loadJob(id string) (*job, leftover, error) {
-	j := &job{runner: r, id: id, done: make(chan struct{}), output: newOutput(folder{r.dir, id}, r.log)}
+	j := &job{runner: r, id: id, done: make(chan struct{}), output: newOutput(r, id)}
 	left, err := j.replay()
 	if err == nil {
 		err = j.output.load()

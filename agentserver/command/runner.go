@@ -59,6 +59,7 @@ type Runner struct {
 	options Options
 	log     *slog.Logger
 	dir     *os.Root
+	bounds  bounds
 
 	mu        sync.Mutex
 	jobs      map[string]*job
@@ -80,7 +81,7 @@ func Open(options Options) (*Runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory of commands: %w", err)
 	}
-	r := &Runner{options: options, log: options.Log, dir: dir, jobs: map[string]*job{}, leftovers: map[*os.File]bool{}}
+	r := &Runner{options: options, log: options.Log, dir: dir, bounds: usualBounds, jobs: map[string]*job{}, leftovers: map[*os.File]bool{}}
 	if err := r.load(); err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
@@ -256,7 +257,7 @@ func (r *Runner) retain() {
 		count++
 		text += int64(len(e.job.spec.Command))
 		disk += e.job.output.diskBytes()
-		if e.job.finished() && (count > keptCommands || text > keptText || disk > keptTotal) {
+		if e.job.finished() && (count > keptCommands || text > r.bounds.text || disk > keptTotal) {
 			gone = append(gone, e.job)
 		}
 	}
