@@ -3,7 +3,6 @@ package config_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -349,7 +348,7 @@ func FuzzLoadNeverPanicsAndNamesTheVariable(f *testing.F) {
 			return
 		}
 		var all *config.Error
-		require.True(t, errors.As(err, &all))
+		require.ErrorAs(t, err, &all)
 		require.NotEmpty(t, all.Problems)
 		for _, p := range all.Problems {
 			require.NotEmpty(t, p.Want)

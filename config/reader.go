@@ -83,7 +83,7 @@ func (r *reader) lookup(f field) (name, raw, source string) {
 				return name, r.readFile(name, path, value), "file"
 			}
 		}
-		_, text := f.value.Interface().(string)
+		_, text := reflect.TypeAssert[string](f.value)
 		if ok && (value != "" || !text || f.tag.Get("empty") == "keep") {
 			return name, value, "environment"
 		}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -56,7 +57,7 @@ func build(t *testing.T) string {
 			return
 		}
 		binary.path = filepath.Join(dir, "automation")
-		out, err := exec.Command("go", "build", "-o", binary.path, "../cmd/automation").CombinedOutput() //nolint:noctx // the test run's time-out ends it
+		out, err := exec.Command("go", "build", "-o", binary.path, "../cmd/automation").CombinedOutput()
 		if err != nil {
 			binary.err = fmt.Errorf("%w: %s", err, out)
 		}
@@ -167,7 +168,7 @@ func start(t *testing.T, env ...string) *server {
 		s.stop()
 		s.killBoxes()
 		if t.Failed() {
-			t.Logf("log of the service:\n%s", s.log())
+			t.Logf("log of the service, without requests:\n%s", s.story())
 		}
 	})
 	s.launch()
@@ -177,7 +178,7 @@ func start(t *testing.T, env ...string) *server {
 // launch starts the process and waits until it serves.
 func (s *server) launch() {
 	s.t.Helper()
-	s.cmd = exec.Command(build(s.t), "serve") //nolint:noctx // ended by stop or kill
+	s.cmd = exec.Command(build(s.t), "serve")
 	s.cmd.Env = s.env
 	stderr, err := s.cmd.StderrPipe()
 	require.NoError(s.t, err)
@@ -200,13 +201,13 @@ func (s *server) read(cmd *exec.Cmd, stderr io.Reader, serving chan<- string, go
 	lines := bufio.NewScanner(stderr)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		s.mu.Lock()
-		s.logs = append(s.logs, lines.Text())
-		s.mu.Unlock()
 		var line struct{ Msg, Address string }
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "serving" {
 			serving <- line.Address
 		}
+		s.mu.Lock()
+		s.logs = append(s.logs, lines.Text())
+		s.mu.Unlock()
 	}
 	_ = cmd.Wait()
 	close(gone)
@@ -217,6 +218,17 @@ func (s *server) log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.logs, "\n")
+}
+
+// story is the log without the lines of requests.
+func (s *server) story() string {
+	var told []string
+	for line := range strings.Lines(s.log()) {
+		if !strings.Contains(line, `"msg":"request"`) {
+			told = append(told, line)
+		}
+	}
+	return strings.Join(told, "")
 }
 
 // stop ends the service as systemd would, and returns its exit code.
@@ -371,9 +383,7 @@ func (s *server) automation(script string, more object) (id string) {
 		"name": "black box", "entrypoint": "bash main.sh", "tarball_path": upload.text("tarball_path"), "timeout": 120,
 		"trigger": object{"type": "cron", "schedule": "0 0 1 1 *"},
 	}
-	for name, value := range more {
-		body[name] = value
-	}
+	maps.Copy(body, more)
 	return s.call(http.MethodPost, "", body, http.StatusCreated).text("id")
 }
 

@@ -41,8 +41,8 @@ func TestC_001_C_004_C_009_TheMainJobFromOutside(t *testing.T) {
 		require.Equal(t, run.moment(t, "completed_at").Add(delay), due, "C-004: stamped as the run ended")
 
 		run = s.await(path, "the box pauses", func(o object) bool { return o.text("sandbox", "observed") == "suspended" })
-		require.Equal(t, "C-008: stored, reclaimed, then paused", "C-008: "+order(s, box))
-		require.Equal(t, float64(3), run.get("exit_code"))
+		require.Equal(t, "output, reclaimed, suspended", order(s, box), "C-008")
+		require.EqualValues(t, 3, run.get("exit_code"))
 		output := logs(t, s, path)
 		require.Contains(t, output, "first\n")
 		require.Equal(t, 100, strings.Count(output, "line "), "what came after the callback is kept")
@@ -75,8 +75,8 @@ func order(s *server, box string) string {
 		what, _ := event["what"].(string)
 		at[what] = i + 1
 	}
-	if at["output_stored"] > 0 && at["output_stored"] < at["reclaimed"] && at["reclaimed"] < at["suspended"] {
-		return "stored, reclaimed, then paused"
+	if at["output"] > 0 && at["output"] < at["reclaimed"] && at["reclaimed"] < at["suspended"] {
+		return "output, reclaimed, suspended"
 	}
 	raw, _ := json.Marshal(events)
 	return string(raw)
@@ -122,13 +122,13 @@ func TestS1_016_S1_023_DelayZeroAndCancelDeleteAtOnce(t *testing.T) {
 
 func TestAKilledServiceLeavesItsRunGoingAndFindsItAgain(t *testing.T) {
 	s := start(t, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")
-	run := s.running(s.automation("sleep 4\necho survived\n", nil))
+	run := s.running(s.automation("sleep 4\necho survived\nexit 3\n", nil))
 	path := "/runs/" + run.text("id")
 	s.kill()
 	require.NotEmpty(t, s.boxProcesses(), "the box goes on")
 	s.launch()
 	run = s.await(path, "the run ends without a callback", func(o object) bool { return o.text("status") != "RUNNING" })
-	require.Equal(t, "COMPLETED", run.text("status"), "exit 0 is believed a minute later")
+	require.Equal(t, "FAILED", run.text("status"), "the command's exit was asked for")
 	s.await(path, "its box pauses", func(o object) bool { return o.text("sandbox", "observed") == "suspended" })
 	require.Contains(t, logs(t, s, path), "survived")
 	s.call(http.MethodDelete, "/sandboxes/"+run.text("sandbox", "id")+"?confirm=history-will-be-lost", nil, http.StatusAccepted)
