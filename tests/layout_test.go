@@ -183,7 +183,7 @@ func TestNamesThatSayNothingAreAvoided(t *testing.T) {
 	bad := []string{"util", "utils", "common", "helper", "helpers", "internal", "pkg", "misc", "base", "shared", "lib"}
 	var found []string
 	for _, path := range tracked(t) {
-		for _, part := range strings.SplitSeq(path, "/") {
+		for part := range strings.SplitSeq(path, "/") {
 			if slices.Contains(bad, strings.TrimSuffix(strings.TrimSuffix(part, ".go"), "_test")) {
 				found = append(found, path)
 			}
