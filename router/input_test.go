@@ -127,9 +127,6 @@ func TestOddInputIsNeverAServerError(t *testing.T) {
 			method, _, _ := strings.Cut(route, " ")
 			for _, name := range fields[route] {
 				for _, odd := range oddValues {
-					if w.run(run.ID).Status != models.RunRunning || w.box(box.ID).KeptAt != nil {
-						run, box = w.running(a)
-					}
 					path := strings.NewReplacer("PATCH {a}", a.ID.String(), "POST r/c", "runs/"+run.ID.String()+"/complete",
 						"POST r/p", "runs/"+run.ID.String()+"/phase", "POST s/ext", sandboxPath(box, "/extend"), "PUT s/keep", sandboxPath(box, "/keep"))
 					with := maps.Clone(body)
@@ -140,6 +137,9 @@ func TestOddInputIsNeverAServerError(t *testing.T) {
 					}
 					got := w.call("tok-alice", method, target, with)
 					require.Less(t, got.Code, 500, "%s %s=%s", route, name, encode(odd))
+					if got.Code < 300 {
+						run, box = w.running(a) // this one has changed
+					}
 				}
 			}
 		}
