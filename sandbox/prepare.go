@@ -28,7 +28,7 @@ func (w *work) agent() Agent {
 func (w *work) prepare(name Step) (models.Step, error) {
 	started := w.Store.Now()
 	left := prepareEnd(w.claim.Box, w.factsNow()).Sub(started)
-	ctx, cancel := context.WithTimeout(w.lease.patient, left)
+	ctx, cancel := context.WithTimeout(w.lease.Patient, left)
 	defer cancel()
 	step := w.blank(name)
 	event, err := w.preparing(ctx, name, &step)
@@ -39,7 +39,7 @@ func (w *work) prepare(name Step) (models.Step, error) {
 		}
 		return step, nil
 	}
-	if w.lease.patient.Err() != nil {
+	if w.lease.Patient.Err() != nil {
 		return step, fmt.Errorf("%w: %w", errReleased, errInterrupted)
 	}
 	failed := w.blank(name)

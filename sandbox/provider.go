@@ -101,7 +101,7 @@ func (w *work) lastActivity(obs Observation) *time.Time {
 	if w.backend.Capabilities().LookingCounts || w.claim.Box.URL == "" {
 		return nil
 	}
-	info, err := w.agent().ServerInfo(w.lease.patient)
+	info, err := w.agent().ServerInfo(w.lease.Patient)
 	if err != nil {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (w *work) search() (models.Step, bool, error) {
 	b := w.claim.Box
 	step := w.blank(StepSearch)
 	if b.CreateEndedAt == nil {
-		if err := w.Store.MarkCreate(w.lease.wire, b.ID, w.claim.Token, false); err != nil {
+		if err := w.Store.MarkCreate(w.lease.Wire, b.ID, w.claim.Token, false); err != nil {
 			return step, false, fmt.Errorf("mark the end of create: %w", err)
 		}
 		now := w.Store.Now()
@@ -256,7 +256,7 @@ func (w *work) resume() (models.Step, bool, error) {
 // until looks until the provider shows a state, for at most Timing.Shows, whatever is ordered meanwhile: an accepted suspend
 // that nobody waits for would end a resume that is ordered next. It returns the last observation.
 func (w *work) until(want models.Observed) (last *Observation, shown bool) {
-	ctx, cancel := context.WithTimeout(w.lease.wire, w.Timing.Shows)
+	ctx, cancel := context.WithTimeout(w.lease.Wire, w.Timing.Shows)
 	defer cancel()
 	for wait := w.Timing.Poll; ; wait = min(wait*2, 2*time.Second) {
 		obs, err := w.look()
@@ -331,7 +331,7 @@ func (w *work) believeGone() error {
 // deleted records that every identity the call was about is gone.
 func (w *work) deleted(step models.Step, reason string) (models.Step, bool, error) {
 	b := w.claim.Box
-	write, cancel := context.WithTimeout(context.WithoutCancel(w.lease.wire), recordWithin)
+	write, cancel := context.WithTimeout(context.WithoutCancel(w.lease.Wire), recordWithin)
 	defer cancel()
 	for _, i := range b.Open() {
 		if err := w.Store.MarkGone(write, b.ID, i.Kind, i.ProviderID); err != nil {

@@ -39,7 +39,7 @@ func (w *work) giveWay(n Next) models.Step {
 
 // orderDeleted orders a failed box deleted; the order is carried out by the next claim.
 func (w *work) orderDeleted(n Next) (models.Step, bool, error) {
-	err := w.Store.Order(w.lease.wire, w.claim.Box.ID, models.WantDeleted, "settler", n.Why)
+	err := w.Store.Order(w.lease.Wire, w.claim.Box.ID, models.WantDeleted, "settler", n.Why)
 	if err != nil && !errors.Is(err, models.ErrDeletionOrdered) {
 		return models.Step{}, false, fmt.Errorf("order deleted: %w", err)
 	}
@@ -103,7 +103,7 @@ func (w *work) again(step *models.Step, what string, err error) {
 	at := w.Store.Now().Add(wait)
 	text := w.errorText(err)
 	step.Next, step.LastError = &at, &text
-	if sick(w.lease.wire, err) {
+	if sick(w.lease.Wire, err) {
 		no := false
 		step.Answered = &no
 	}
@@ -146,12 +146,12 @@ func RefOf(b *models.Sandbox) Ref {
 
 // call bounds one call to the provider.
 func (w *work) call() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(w.lease.wire, w.Timing.Call)
+	return context.WithTimeout(w.lease.Wire, w.Timing.Call)
 }
 
 // stopped reports whether a provider's answer says nothing, because the call was never made or we cut it ourselves.
 func (w *work) stopped(err error) bool {
-	return errors.Is(err, ErrBreakerOpen) || (err != nil && w.lease.wire.Err() != nil)
+	return errors.Is(err, ErrBreakerOpen) || (err != nil && w.lease.Wire.Err() != nil)
 }
 
 // seen stores what the provider named. It tries until the row is stored; its error means that we are stopping.
@@ -161,7 +161,7 @@ func (w *work) seen(i Identity) error {
 		if err == nil {
 			return nil
 		}
-		if pauseErr := pause(w.lease.wire, wait); pauseErr != nil {
+		if pauseErr := pause(w.lease.Wire, wait); pauseErr != nil {
 			return errors.Join(pauseErr, err)
 		}
 	}
@@ -181,7 +181,7 @@ func (w *work) name(i Identity) error {
 		}
 	}
 	row := models.Identity{SandboxID: b.ID, Kind: i.Kind, ProviderID: i.ProviderID, URL: i.URL, SessionKey: i.Key, SeenAt: w.Store.Now()}
-	write, cancel := context.WithTimeout(context.WithoutCancel(w.lease.wire), recordWithin)
+	write, cancel := context.WithTimeout(context.WithoutCancel(w.lease.Wire), recordWithin)
 	defer cancel()
 	if err := w.Store.RecordIdentity(write, row); err != nil {
 		return fmt.Errorf("record identity: %w", err)

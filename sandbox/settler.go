@@ -133,7 +133,7 @@ var errReleased = errors.New("the box is no longer this claim's")
 type work struct {
 	*Settler
 	backend Backend
-	lease   *lease
+	lease   *Lease
 	claim   models.Claim
 	facts   Facts
 	info    *ServerInfo // of the box, once asked
@@ -142,12 +142,12 @@ type work struct {
 }
 
 func (s *Settler) settle(ctx context.Context, backend Backend, c models.Claim) (err error) {
-	w := &work{Settler: s, backend: backend, claim: c, held: true, lease: holdLease(ctx, s.Store, c, s.Timing)}
+	w := &work{Settler: s, backend: backend, claim: c, held: true, lease: HoldLease(ctx, s.Store, c, s.Timing)}
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("settle box %s: panic: %v\n%s", c.Box.ID, p, debug.Stack())
 		}
-		w.lease.end()
+		w.lease.End()
 		err = errors.Join(err, w.release(ctx))
 	}()
 	err = w.chain(ctx)
@@ -261,7 +261,7 @@ func (w *work) record(ctx context.Context, step models.Step) (changed bool, err 
 }
 
 func (w *work) reload() error {
-	c, err := w.Store.Reload(w.lease.wire, w.claim.Box.ID, w.claim.Token)
+	c, err := w.Store.Reload(w.lease.Wire, w.claim.Box.ID, w.claim.Token)
 	switch {
 	case errors.Is(err, models.ErrLeaseLost):
 		w.held = false

@@ -70,7 +70,7 @@ func TestDispatch_AfterACrash(t *testing.T) {
 				require.NoError(r, err)
 				require.Zero(r, n, "the lease still holds")
 				lost := r.run(run.ID).Box
-				r.clock.Advance(leaseTime + renewEvery)
+				r.clock.Advance(2 * leaseTime)
 				n, err = r.dispatch.pass(r.Context())
 				require.NoError(r, err)
 				run = r.run(run.ID)

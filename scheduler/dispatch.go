@@ -131,7 +131,7 @@ func (d *Dispatch) conclude(ctx context.Context, run *models.Run, err error) err
 	case errors.As(err, &failed):
 		d.Log.WarnContext(ctx, "run not started", "run", run.ID, "error", failed)
 		return d.fail(ctx, run, failed)
-	case errors.Is(err, models.ErrConflict), errors.Is(err, models.ErrLeaseLost), errors.Is(err, errOrdered):
+	case errors.Is(err, models.ErrConflict), errors.Is(err, models.ErrLeaseLost), errors.Is(err, sandbox.ErrOrdered):
 		d.Log.InfoContext(ctx, "run left: it was ended or taken over", "run", run.ID, "cause", err)
 		return nil
 	}

@@ -117,7 +117,7 @@ func TestNextFire(t *testing.T) {
 }
 
 // Every fire of a schedule that names its hours falls on its own day, in every zone with daylight saving: once a day, for
-// years, whatever the clocks do.
+// a year, whatever the clocks do.
 func TestNextFire_OnceADayEverywhere(t *testing.T) {
 	zones := []string{"America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "Asia/Beirut", "Africa/Casablanca"}
 	for _, zone := range zones {
@@ -125,7 +125,7 @@ func TestNextFire_OnceADayEverywhere(t *testing.T) {
 			loc, err := time.LoadLocation(zone)
 			require.NoError(t, err)
 			at := time.Date(2024, 1, 1, 12, 0, 0, 0, loc)
-			for day := 2; day <= 731; day++ {
+			for day := 2; day <= 366; day++ {
 				next, ok := NextFire(schedule, zone, at)
 				require.True(t, ok)
 				want := time.Date(2024, 1, day, 12, 0, 0, 0, loc)

@@ -23,8 +23,8 @@ const (
 // provision gets a box that runs, in as many attempts as are configured, and starts the command in it. Every attempt has a
 // row of its own: Create is never repeated on one (design section 4).
 func (d *Dispatch) provision(ctx context.Context, c models.Dispatched) error {
-	h := holdBox(ctx, d.Store, c.Box)
-	defer func() { h.stop() }()
+	h := d.holdBox(ctx, c.Box)
+	defer func() { h.End() }()
 	for {
 		err := d.attempt(ctx, h, c)
 		var down *provisioning
@@ -44,18 +44,8 @@ func (d *Dispatch) provision(ctx context.Context, c models.Dispatched) error {
 	}
 }
 
-// letGo gives the lease back and wakes the settler, which may have been waiting for it. What ends the run comes before it:
-// a run without a lease that still seems to work is claimed anew.
-func (d *Dispatch) letGo(h *hold, err error) error {
-	if releaseErr := h.release(d.Store); releaseErr != nil {
-		err = errors.Join(err, fmt.Errorf("release box %s: %w", h.box.ID, releaseErr))
-	}
-	d.Settle()
-	return err
-}
-
 // nextAttempt orders the failed box deleted and makes the row of the next, then waits out the backoff under its lease. It
-// ends with errOrdered when the run is ended meanwhile.
+// ends with sandbox.ErrOrdered when the run is ended meanwhile.
 func (d *Dispatch) nextAttempt(ctx context.Context, h *hold, c models.Dispatched, why *provisioning) (*hold, error) {
 	wait := retryDelay(d.Settings.ProvisionRetryDelay, c.Run.Attempt, rand.Float64())
 	claim := d.claim()
@@ -67,8 +57,8 @@ func (d *Dispatch) nextAttempt(ctx context.Context, h *hold, c models.Dispatched
 	if err := d.letGo(h, nil); err != nil {
 		d.Log.WarnContext(ctx, "lease not given back", "box", h.box.ID, "error", err)
 	}
-	next := holdBox(ctx, d.Store, box)
-	if err := pause(next.patient, wait); err != nil {
+	next := d.holdBox(ctx, box)
+	if err := pause(next.Patient, wait); err != nil {
 		return nil, d.letGo(next, err)
 	}
 	return next, nil
@@ -81,7 +71,7 @@ func retryDelay(first time.Duration, n int, chance float64) time.Duration {
 
 // attempt makes the box of one attempt, waits until it runs, and starts the command in it.
 func (d *Dispatch) attempt(ctx context.Context, h *hold, c models.Dispatched) error {
-	if err := d.stillRunning(h.patient, c.Run); err != nil {
+	if err := d.stillRunning(h.Patient, c.Run); err != nil {
 		return err
 	}
 	if err := d.create(ctx, h, c); err != nil {
@@ -91,33 +81,33 @@ func (d *Dispatch) attempt(ctx context.Context, h *hold, c models.Dispatched) er
 	if err != nil {
 		return err
 	}
-	if err := d.stillRunning(h.patient, c.Run); err != nil {
+	if err := d.stillRunning(h.Patient, c.Run); err != nil {
 		return err
 	}
 	work := contractWorkspace(c.Run.ID)
 	if c.Box.Backend != openhands {
-		home, err := agent.Home(h.patient)
+		home, err := agent.Home(h.Patient)
 		if err != nil {
-			return d.agentFailure(h.patient, "Failed to prepare the workspace", err)
+			return d.agentFailure(h.Patient, "Failed to prepare the workspace", err)
 		}
 		work = homeWorkspace(c.Run.ID, home)
 	}
-	return d.start(h.patient, &execution{Dispatched: c, hold: h, agent: agent, work: work})
+	return d.start(h.Patient, &execution{Dispatched: c, hold: h, agent: agent, work: work})
 }
 
 // create calls the provider's Create, once. The row says before and after that the call was made; an identity is stored as
 // soon as it is named, whatever happened to run and box meanwhile.
 func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) error {
-	if err := d.Store.MarkCreate(h.patient, c.Box.ID, h.token, true); err != nil {
+	if err := d.Store.MarkCreate(h.Patient, c.Box.ID, h.token, true); err != nil {
 		return fmt.Errorf("mark create of box %s: %w", c.Box.ID, err)
 	}
-	call, cancel := context.WithTimeout(h.alive, d.Settings.ReadyTimeout)
+	call, cancel := context.WithTimeout(h.Wire, d.Settings.ReadyTimeout)
 	defer cancel()
 	spec := sandbox.Spec{
 		Label: sandbox.Label{Deployment: d.Deployment, WorkspaceID: c.Box.ID},
 		Owner: sandbox.Owner{OrgID: c.Box.OrgID, UserID: c.Box.UserID},
 	}
-	err := d.Backend.Create(call, spec, func(i sandbox.Identity) error { return d.recordIdentity(h.alive, c.Box, i) })
+	err := d.Backend.Create(call, spec, func(i sandbox.Identity) error { return d.recordIdentity(h.Wire, c.Box, i) })
 
 	record, done := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer done()
@@ -134,8 +124,8 @@ func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) err
 		return contextFailure(err)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case h.alive.Err() != nil:
-		return context.Cause(h.alive)
+	case h.Wire.Err() != nil:
+		return context.Cause(h.Wire)
 	}
 	return contextFailure(err)
 }
@@ -200,7 +190,7 @@ func refOf(box *models.Sandbox) sandbox.Ref {
 
 // ready looks at the box until it runs and its agent server answers, at most ReadyTimeout.
 func (d *Dispatch) ready(h *hold, c models.Dispatched) (sandbox.Agent, error) {
-	limited, cancel := context.WithTimeout(h.patient, d.Settings.ReadyTimeout)
+	limited, cancel := context.WithTimeout(h.Patient, d.Settings.ReadyTimeout)
 	defer cancel()
 	last := sandbox.Observation{State: models.SeenProvisioning}
 	for wait := firstPoll; ; wait = min(wait*2, d.Settings.PollInterval) {
@@ -208,8 +198,8 @@ func (d *Dispatch) ready(h *hold, c models.Dispatched) (sandbox.Agent, error) {
 		switch {
 		case err == nil:
 			last = obs
-		case h.patient.Err() != nil:
-			return sandbox.Agent{}, context.Cause(h.patient)
+		case h.Patient.Err() != nil:
+			return sandbox.Agent{}, context.Cause(h.Patient)
 		case definite(err):
 			return sandbox.Agent{}, contextFailure(err)
 		case errors.Is(err, sandbox.ErrGone):
@@ -225,12 +215,12 @@ func (d *Dispatch) ready(h *hold, c models.Dispatched) (sandbox.Agent, error) {
 			return sandbox.Agent{}, &provisioning{code: "sandbox_missing", observed: models.SeenMissing}
 		}
 		if err := pause(limited, wait); err != nil {
-			if h.patient.Err() != nil {
-				return sandbox.Agent{}, context.Cause(h.patient)
+			if h.Patient.Err() != nil {
+				return sandbox.Agent{}, context.Cause(h.Patient)
 			}
 			return sandbox.Agent{}, d.notReady(last)
 		}
-		if err := d.stillRunning(h.patient, c.Run); err != nil {
+		if err := d.stillRunning(h.Patient, c.Run); err != nil {
 			return sandbox.Agent{}, err
 		}
 	}
@@ -258,21 +248,21 @@ func (d *Dispatch) notReady(last sandbox.Observation) *provisioning {
 // up waits for the agent server of a box that runs, and records that it was seen awake.
 func (d *Dispatch) up(limited context.Context, h *hold, obs sandbox.Observation) (sandbox.Agent, error) {
 	if obs.Identity.ProviderID != "" {
-		if err := d.recordIdentity(h.alive, h.box, obs.Identity); err != nil {
+		if err := d.recordIdentity(h.Wire, h.box, obs.Identity); err != nil {
 			return sandbox.Agent{}, err
 		}
 	}
 	agent := sandbox.Agent{URL: obs.Identity.URL, Key: obs.Identity.Key, HTTP: d.HTTP}
 	if h.box.Backend != openhands {
 		if err := agent.WaitReady(limited); err != nil {
-			if h.patient.Err() != nil {
-				return agent, context.Cause(h.patient)
+			if h.Patient.Err() != nil {
+				return agent, context.Cause(h.Patient)
 			}
 			return agent, d.notReady(obs)
 		}
 	}
 	running, answered := models.SeenRunning, true
-	_, err := d.Store.RecordStep(h.patient, models.Step{
+	_, err := d.Store.RecordStep(h.Patient, models.Step{
 		BoxID: h.box.ID, Token: h.token, Generation: h.box.Generation, Name: "create",
 		Observed: &running, Answered: &answered, ExpiresAt: obs.ExpiresAt, URL: &agent.URL, SessionKey: &agent.Key,
 		Events: []models.Event{{What: "created", Actor: "dispatch", Outcome: "ok"}},
@@ -284,7 +274,7 @@ func (d *Dispatch) up(limited context.Context, h *hold, obs sandbox.Observation)
 	return agent, nil
 }
 
-// stillRunning is errOrdered when the run was ended by somebody else.
+// stillRunning is sandbox.ErrOrdered when the run was ended by somebody else.
 func (d *Dispatch) stillRunning(ctx context.Context, run *models.Run) error {
 	now, err := d.Store.Run(ctx, run.OrgID, run.ID)
 	switch {
@@ -293,7 +283,7 @@ func (d *Dispatch) stillRunning(ctx context.Context, run *models.Run) error {
 	case err != nil:
 		return fmt.Errorf("read run %s: %w", run.ID, err)
 	case now.Status != models.RunRunning:
-		return errOrdered
+		return sandbox.ErrOrdered
 	}
 	return nil
 }

@@ -256,7 +256,7 @@ func TestSchedule_AManualRunDoesNotSwallowAScheduledOne(t *testing.T) {
 // Fault 23 of the Python service: many automations due at once are not worked off fifty a minute.
 func TestSchedule_FiresSetBased(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, func(r *rig) {
-		const many = 2*scheduleBatch + 10
+		const many = scheduleBatch + 10
 		for range many {
 			modelstest.Automation(r.T, r.store, func(a *models.Automation) {
 				a.Trigger = json.RawMessage(`{"type":"cron","schedule":"* * * * *"}`)
@@ -264,7 +264,7 @@ func TestSchedule_FiresSetBased(t *testing.T) {
 			})
 		}
 		r.clock.Advance(time.Minute)
-		for _, want := range []int{scheduleBatch, scheduleBatch, 10, 0} {
+		for _, want := range []int{scheduleBatch, 10, 0} {
 			n, err := r.schedule.pass(r.Context())
 			require.NoError(r, err)
 			require.Equal(r, want, n)
@@ -303,8 +303,8 @@ func TestSchedule_SleepsUntilTheNextFire(t *testing.T) {
 		_, total, err := store.ListRuns(t.Context(), models.RunFilter{OrgID: modelstest.Org, Limit: 1})
 		require.NoError(t, err)
 		require.Equal(t, 288, total)
-		require.Less(t, passes, 2*288+10)
 		cancel()
 		require.NoError(t, <-stopped)
+		require.Less(t, passes, 2*288+10)
 	})
 }

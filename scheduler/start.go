@@ -33,7 +33,7 @@ func (x *execution) lives(ctx context.Context) context.Context {
 	if x.hold == nil {
 		return ctx
 	}
-	return x.hold.alive
+	return x.hold.Wire
 }
 
 // start puts the run's files in place and starts its command. ctx ends when an order for the box comes in. From

@@ -75,7 +75,7 @@ func TestCheck_LooksLessOftenTheLongerACommandRuns(t *testing.T) {
 		var waits []time.Duration
 		for range 6 {
 			next := *r.run(run.ID).CheckAt
-			waits = append(waits, next.Sub(r.clock.Now()).Round(time.Second))
+			waits = append(waits, next.Sub(r.clock.Now()).Round(5*time.Second))
 			r.clock.Advance(next.Sub(r.clock.Now()))
 			r.stale()
 		}
