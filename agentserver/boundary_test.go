@@ -64,7 +64,7 @@ func TestS0_006_TheSameBuildCleansAnyMachineByPlainPaths(t *testing.T) {
 	linked := filepath.Join(t.TempDir(), "link")
 	places := map[string]string{"a directory": t.TempDir(), "a directory behind a link": linked}
 	require.NoError(t, os.Symlink(t.TempDir(), linked))
-	if memory, err := os.MkdirTemp("/dev/shm", "box"); err == nil {
+	if memory, err := os.MkdirTemp("/dev/shm", "box"); err == nil { //nolint:usetesting // another file system
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(memory)) })
 		places["another file system"] = memory
 	}

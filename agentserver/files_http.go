@@ -18,8 +18,7 @@ import (
 
 // refuseFile answers with an error of the file routes.
 func refuseFile(w http.ResponseWriter, err error) {
-	var known *refusal
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*refusal](err); ok {
 		refuse(w, known.status, known.text)
 		return
 	}
@@ -30,7 +29,7 @@ func refuseFile(w http.ResponseWriter, err error) {
 // of it, and again at its end: an upload is work for as long as it takes.
 func (s *Server) uploadFile(w http.ResponseWriter, r *http.Request) {
 	var check fields
-	name := check.required(r.URL.Query(), "path")
+	name := check.path(r.URL.Query())
 	part := filePart(r)
 	if part == nil {
 		check.add(missing("body", "file"))
@@ -75,7 +74,7 @@ func filePart(r *http.Request) *multipart.Part {
 // downloadFile sends a file, or the ranges asked for.
 func (s *Server) downloadFile(w http.ResponseWriter, r *http.Request) {
 	var check fields
-	name := check.required(r.URL.Query(), "path")
+	name := check.path(r.URL.Query())
 	if check.answered(w) {
 		return
 	}
@@ -125,7 +124,7 @@ func disposition(name string) string {
 // createDirectory makes a directory and its parents.
 func (s *Server) createDirectory(w http.ResponseWriter, r *http.Request) {
 	var check fields
-	name := check.required(r.URL.Query(), "path")
+	name := check.path(r.URL.Query())
 	if check.answered(w) {
 		return
 	}
@@ -211,7 +210,7 @@ type subdirectory struct {
 func (s *Server) searchSubdirs(w http.ResponseWriter, r *http.Request) {
 	var check fields
 	params := r.URL.Query()
-	name := check.required(params, "path")
+	name := check.path(params)
 	limit := check.limit(params)
 	hidden := check.boolean(params, "include_hidden", false)
 	if check.answered(w) {

@@ -2,6 +2,7 @@ package agentserver
 
 import (
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -122,7 +123,7 @@ func TestFileRoutes(t *testing.T) {
 	})
 	t.Run("a pipe blocks nothing and is no file", func(t *testing.T) {
 		require.NoError(t, syscall.Mkfifo(at("pipe"), 0o600))
-		require.Equal(t, `{"detail":"Path is not a file"}`, b.download(at("pipe")).Body.String())
+		require.JSONEq(t, `{"detail":"Path is not a file"}`, b.download(at("pipe")).Body.String())
 		require.Equal(t, 400, b.upload(at("pipe"), "x").Code)
 	})
 	t.Run("a name beyond ASCII", func(t *testing.T) {
@@ -130,22 +131,22 @@ func TestFileRoutes(t *testing.T) {
 		require.Equal(t, "attachment; filename*=utf-8''%C3%A9%20x", b.download(at("é x")).Header().Get("Content-Disposition"))
 	})
 	t.Run("a range beyond the end", func(t *testing.T) {
-		r := httptest.NewRequest("GET", "/api/file/download?path="+at("a/b/c"), nil)
+		r := httptest.NewRequest(http.MethodGet, "/api/file/download?path="+at("a/b/c"), nil)
 		r.Header.Set("X-Session-API-Key", "key-one")
 		r.Header.Set("Range", "bytes=100-")
 		require.Equal(t, 416, b.serve(r).Code)
 	})
 	t.Run("directories", func(t *testing.T) {
-		make := func(name string) *httptest.ResponseRecorder {
+		create := func(name string) *httptest.ResponseRecorder {
 			return b.send("POST", "/api/file/create_directory?path="+url.QueryEscape(name), "")
 		}
-		require.Equal(t, `{"success":true}`, make(at("d/one")).Body.String())
-		require.Equal(t, 200, make(at("d/one")).Code, "again")
-		require.Equal(t, 200, make(at("d/Two")).Code)
-		require.Equal(t, 200, make(at("d/.hidden")).Code)
-		require.Equal(t, `{"detail":"Path is not a directory"}`, make(at("a/b/c")).Body.String())
-		require.Equal(t, `{"detail":"A parent of the path is not a directory"}`, make(at("a/b/c/d")).Body.String())
-		require.Equal(t, `{"detail":"Path must be absolute"}`, make("x").Body.String())
+		require.Equal(t, `{"success":true}`, create(at("d/one")).Body.String())
+		require.Equal(t, 200, create(at("d/one")).Code, "again")
+		require.Equal(t, 200, create(at("d/Two")).Code)
+		require.Equal(t, 200, create(at("d/.hidden")).Code)
+		require.JSONEq(t, `{"detail":"Path is not a directory"}`, create(at("a/b/c")).Body.String())
+		require.JSONEq(t, `{"detail":"A parent of the path is not a directory"}`, create(at("a/b/c/d")).Body.String())
+		require.JSONEq(t, `{"detail":"Path must be absolute"}`, create("x").Body.String())
 		require.NoError(t, os.Symlink("one", at("d/link")))
 		require.Equal(t, 200, b.upload(at("d/file"), "x").Code)
 

@@ -15,7 +15,7 @@ import (
 func TestS0_070_IdleTimeIsTheTimeSinceRealWork(t *testing.T) {
 	b := newBox(t)
 	b.clock.advance(7 * time.Second)
-	require.EqualValues(t, 7, b.idleSeconds())
+	require.Equal(t, 7, b.idleSeconds())
 	b.run("true")
 	require.Zero(t, b.idleSeconds())
 }
@@ -28,7 +28,7 @@ func TestS0_075_StatusAndReclaimNeverMoveTheIdleClock(t *testing.T) {
 		require.Equal(t, 200, b.send(method, target, body).Code)
 		b.clock.advance(time.Second)
 		calls++
-		require.EqualValues(t, calls, b.idleSeconds())
+		require.Equal(t, calls, b.idleSeconds())
 	}
 	for i := range 100 {
 		call("GET", "/api/storage", "")
@@ -50,7 +50,7 @@ func TestS0_076_OnlyRealWorkMovesTheIdleClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b.clock.advance(2 * time.Second)
 			before := b.idleSeconds()
-			require.GreaterOrEqual(t, before, 2.0)
+			require.GreaterOrEqual(t, before, 2)
 			answer := request()
 			require.Equal(t, status, answer.Code, answer.Body.String())
 			require.Eventually(t, func() bool { return b.commands.Running() == 0 }, 20*time.Second, time.Millisecond)
@@ -130,8 +130,8 @@ func TestARunningCommandIsActivityUntilItsEnd(t *testing.T) {
 	}
 	require.Equal(t, 200, b.send("POST", "/api/bash/bash_commands/"+started["id"].(string)+"/stop", "").Code)
 	b.clock.advance(3 * time.Second)
-	require.EqualValues(t, 3, b.idleSeconds(), "it counts from the end of the command")
+	require.Equal(t, 3, b.idleSeconds(), "it counts from the end of the command")
 	// Reading its output is none.
 	require.Equal(t, 200, b.send("GET", "/api/processes/"+started["id"].(string)+"/output", "").Code)
-	require.EqualValues(t, 3, b.idleSeconds())
+	require.Equal(t, 3, b.idleSeconds())
 }

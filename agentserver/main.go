@@ -55,7 +55,7 @@ func run(ctx context.Context, config Config, environ []string, log *slog.Logger)
 		return err
 	}
 	defer server.Close()
-	listener, err := net.Listen("tcp", net.JoinHostPort(config.Host, strconv.Itoa(config.Port)))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(config.Host, strconv.Itoa(config.Port)))
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

@@ -3,6 +3,7 @@ package agentserver
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -80,7 +81,7 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 			if cause == nil {
 				return
 			}
-			if cause == http.ErrAbortHandler {
+			if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(cause)
 			}
 			log.Error("handler panicked", "method", r.Method, "path", r.URL.Path, "cause", cause)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"math"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -96,7 +97,7 @@ func uploadRequest(t *testing.T, target, content string) *http.Request {
 	_, err = io.WriteString(part, content)
 	require.NoError(t, err)
 	require.NoError(t, form.Close())
-	r := httptest.NewRequest("POST", target, &body)
+	r := httptest.NewRequest(http.MethodPost, target, &body)
 	r.Header.Set("Content-Type", form.FormDataContentType())
 	r.Header.Set("X-Session-API-Key", "key-one")
 	return r
@@ -109,11 +110,14 @@ func decode[T any](t *testing.T, answer *httptest.ResponseRecorder) T {
 	return value
 }
 
-func (b *box) idleSeconds() float64 {
+// idleSeconds is the idle time as the server gives it: whole seconds.
+func (b *box) idleSeconds() int {
 	b.t.Helper()
-	return decode[struct {
+	seconds := decode[struct {
 		IdleTime float64 `json:"idle_time"`
 	}](b.t, b.send("GET", "/server_info", "")).IdleTime
+	require.Zero(b.t, math.Mod(seconds, 1))
+	return int(seconds)
 }
 
 // run executes a command to its end and returns the answer.
@@ -147,7 +151,7 @@ func TestAuthTable(t *testing.T) {
 			{"bearer", "Authorization", "Bearer key-one", false},
 		} {
 			t.Run(target+" "+c.name, func(t *testing.T) {
-				r := httptest.NewRequest("GET", target, nil)
+				r := httptest.NewRequest(http.MethodGet, target, nil)
 				if c.header != "" {
 					r.Header.Set(c.header, c.value)
 				}
@@ -156,7 +160,7 @@ func TestAuthTable(t *testing.T) {
 					require.NotEqual(t, 401, answer.Code)
 				} else {
 					require.Equal(t, 401, answer.Code)
-					require.Equal(t, `{"detail":"Unauthorized"}`, answer.Body.String())
+					require.JSONEq(t, `{"detail":"Unauthorized"}`, answer.Body.String())
 				}
 			})
 		}
@@ -168,7 +172,7 @@ func TestAKeylessServerAnswersItsOwnMachineOnly(t *testing.T) {
 	for host, status := range map[string]int{
 		"127.0.0.1:8000": 200, "localhost": 200, "[::1]:8000": 200, "evil.example:8000": 403, "10.0.0.1": 403,
 	} {
-		r := httptest.NewRequest("GET", "/api/file/home", nil)
+		r := httptest.NewRequest(http.MethodGet, "/api/file/home", nil)
 		r.Host = host
 		require.Equal(t, status, b.serve(r).Code, host)
 	}
@@ -225,9 +229,9 @@ func TestErrorsAreShapedLikeTheContract(t *testing.T) {
 	t.Run("500 has its text in exception", func(t *testing.T) {
 		answer := httptest.NewRecorder()
 		recovered(slog.New(slog.DiscardHandler), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") })).
-			ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
+			ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
 		require.Equal(t, 500, answer.Code)
-		require.Equal(t, `{"detail":"Internal Server Error","exception":"500: unexpected error"}`, answer.Body.String())
+		require.JSONEq(t, `{"detail":"Internal Server Error","exception":"500: unexpected error"}`, answer.Body.String())
 	})
 	for _, c := range []struct{ method, target, body, kind string }{
 		{"POST", "/api/bash/start_bash_command", ``, "missing"},
@@ -342,7 +346,7 @@ func TestARestartedServerStillKnowsFinishedCommands(t *testing.T) {
 	require.EqualValues(t, 3, page.Items[0]["exit_code"])
 	require.Equal(t, "out\n", page.Items[0]["stdout"])
 	lines := b.send("GET", "/api/processes/"+answer["command_id"].(string)+"/output", "").Body.String()
-	require.Equal(t, "{\"type\":\"stdout\",\"seq\":1,\"data\":\"b3V0Cg==\"}\n{\"type\":\"exit\",\"seq\":2,\"exit_code\":3,\"reason\":\"exited\"}\n", lines)
+	require.Equal(t, []string{`{"type":"stdout","seq":1,"data":"b3V0Cg=="}`, `{"type":"exit","seq":2,"exit_code":3,"reason":"exited"}`, ""}, strings.Split(lines, "\n"))
 }
 
 func TestProcessOutput(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,12 +34,12 @@ func (f *fields) answered(w http.ResponseWriter) bool {
 	return true
 }
 
-// required is a text parameter of the query that must be there.
-func (f *fields) required(query url.Values, name string) string {
-	if !query.Has(name) {
-		f.add(missing("query", name))
+// path is the parameter of the file routes; it must be there.
+func (f *fields) path(query url.Values) string {
+	if !query.Has("path") {
+		f.add(missing("query", "path"))
 	}
-	return query.Get(name)
+	return query.Get("path")
 }
 
 // oneOf is a parameter with a closed list of values.
@@ -47,10 +48,8 @@ func (f *fields) oneOf(query url.Values, name, kind string, values ...string) st
 	if !query.Has(name) {
 		return ""
 	}
-	for _, allowed := range values {
-		if value == allowed {
-			return value
-		}
+	if slices.Contains(values, value) {
+		return value
 	}
 	f.add(notOneOf([]any{"query", name}, value, kind, values))
 	return ""
@@ -148,8 +147,7 @@ func (f *fields) id(text string, loc ...any) string {
 // body reads a JSON object. false: the answer has been written. An empty body is nil.
 func readBody(w http.ResponseWriter, r *http.Request) (object map[string]any, ok bool) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		refuse(w, http.StatusRequestEntityTooLarge, "Request body is too large")
 		return nil, false
 	}
@@ -190,8 +188,7 @@ func badJSON(at int, cause string) invalid {
 // syntaxProblem says in the contract's words what is wrong with a JSON text, and where.
 func syntaxProblem(err error, length int) invalid {
 	at, text := length, err.Error()
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		at = max(0, int(syntax.Offset)-1)
 	}
 	for _, phrase := range []struct{ ours, theirs string }{

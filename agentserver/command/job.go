@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -73,7 +74,7 @@ func (j *job) prepare() {
 func (j *job) run() {
 	shell, readers, err := j.spawn()
 	if err != nil {
-		j.print(Stderr, []byte(startError(err)))
+		j.keep(Stderr, []byte(startError(err)))
 		j.finish(-1, ReasonStartFailed)
 		return
 	}
@@ -99,7 +100,8 @@ func (j *job) run() {
 
 // spawn starts the shell in a session of its own, with a reader on each stream.
 func (j *job) spawn() (*exec.Cmd, []*streamReader, error) {
-	shell := exec.Command("/bin/sh", "-c", j.spec.Command)
+	// Its life is the command's own, not that of a context: tree.end stops it.
+	shell := exec.CommandContext(context.Background(), "/bin/sh", "-c", j.spec.Command)
 	shell.Env = j.runner.options.Environ
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if j.spec.Cwd != nil {
@@ -170,8 +172,8 @@ func seconds(n int) time.Duration {
 	return time.Duration(min(max(int64(n), 0), math.MaxInt64/int64(time.Second))) * time.Second
 }
 
-// print stores what a stream gave.
-func (j *job) print(stream string, data []byte) {
+// keep stores what a stream gave.
+func (j *job) keep(stream string, data []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.output.append(stream, data)
@@ -220,11 +222,11 @@ func (j *job) finish(code int, reason string) {
 	r := j.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	close(j.done)
 	if reason != ReasonLost { // that one was never counted
 		r.running--
 		r.options.Ended()
 	}
+	close(j.done)
 	r.retain()
 }
 
@@ -238,8 +240,7 @@ func exitOf(state *os.ProcessState) (int, string) {
 
 // startError is what the output says of a command that could not be started.
 func startError(err error) string {
-	var number syscall.Errno
-	if errors.As(err, &number) {
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
 		text := number.Error()
 		return fmt.Sprintf("Error executing command: [Errno %d] %s", int(number), strings.ToUpper(text[:1])+text[1:])
 	}

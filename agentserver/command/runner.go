@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -249,8 +250,7 @@ func (r *Runner) stamp() time.Time {
 func (r *Runner) retain() {
 	var count, text, disk int64
 	var gone []*job
-	for i := len(r.events) - 1; i >= 0; i-- {
-		e := r.events[i]
+	for _, e := range slices.Backward(r.events) {
 		if e.Order >= 0 {
 			continue
 		}

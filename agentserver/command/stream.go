@@ -89,7 +89,7 @@ func (s *streamReader) take(data []byte, final bool) {
 		whole -= partialCharacter(data)
 	}
 	if whole > 0 {
-		s.job.print(s.stream, data[:whole])
+		s.job.keep(s.stream, data[:whole])
 	}
 	s.held = append([]byte(nil), data[whole:]...)
 }

@@ -63,7 +63,7 @@ func readProcess(pid int) (process, bool) {
 	}
 	// The name of the program stands in parentheses and may hold anything.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 || strings.ContainsAny(string(fields[0]), "ZXx") {
+	if len(fields) < 20 || bytes.ContainsAny(fields[0], "ZXx") {
 		return process{}, false
 	}
 	parent, _ := strconv.Atoi(string(fields[1]))

@@ -56,7 +56,7 @@ func (s *Storage) Status(ctx context.Context, lastActive time.Time) (Status, err
 	if err := unix.Fstatfs(s.root.fd(), &st); err != nil {
 		return Status{}, fmt.Errorf("storage status: %w", err)
 	}
-	block := int64(st.Bsize)
+	block := st.Bsize
 	status.Filesystem = Filesystem{
 		TotalBytes: int64(st.Blocks) * block,
 		UsedBytes:  int64(st.Blocks-st.Bfree) * block,

@@ -64,22 +64,22 @@ type keptPlan struct {
 
 // Open opens the root, and starts to delete what an earlier server left in the trash.
 func Open(options Options) (*Storage, error) {
-	real, err := filepath.EvalSymlinks(options.Root)
+	resolved, err := filepath.EvalSymlinks(options.Root)
 	if err != nil {
 		return nil, fmt.Errorf("storage root: %w", err)
 	}
-	root, err := openRoot(real)
+	root, err := openRoot(resolved)
 	if err != nil {
 		return nil, fmt.Errorf("storage root: %w", err)
 	}
 	s := &Storage{options: options, root: root, trash: newTrash(root, options.Log)}
-	s.around.root = real
+	s.around.root = resolved
 	for _, own := range options.Protected {
 		if own == "" {
 			continue
 		}
-		if resolved, err := filepath.EvalSymlinks(own); err == nil {
-			own = resolved
+		if target, err := filepath.EvalSymlinks(own); err == nil {
+			own = target
 		}
 		s.around.protected = append(s.around.protected, own)
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -404,12 +405,12 @@ func TestBR21_MountsAreNotCrossed(t *testing.T) {
 		target := filepath.Join(d.home, name)
 		require.NoError(t, os.MkdirAll(target, 0o700))
 		kind := map[uintptr]string{0: "tmpfs"}[flags]
-		if err := syscall.Mount(source, target, kind, flags, ""); errors.Is(err, syscall.EPERM) {
+		err := syscall.Mount(source, target, kind, flags, "")
+		if errors.Is(err, syscall.EPERM) {
 			runIn(t, []string{"unshare", "--user", "--map-root-user", "--mount"}, nil)
 			return
-		} else {
-			require.NoError(t, err)
 		}
+		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, syscall.Unmount(target, syscall.MNT_DETACH)) })
 	}
 	d.put(".cache/other/deep/er/on-the-mount", 1)
@@ -434,7 +435,7 @@ func TestBR38_ADirectorySwappedForALinkTakesNothingElseWithIt(t *testing.T) {
 	d := newDisk(t)
 	outside := t.TempDir()
 	for i := range 20 {
-		require.NoError(t, os.WriteFile(filepath.Join(outside, fmt.Sprint(i)), []byte("precious"), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(outside, strconv.Itoa(i)), []byte("precious"), 0o600))
 	}
 	d.put("project/pip/mine", 1)
 	before := fingerprint(t, outside)

@@ -46,9 +46,9 @@ func newTrash(root handle, log *slog.Logger) *trash {
 	return t
 }
 
-// open opens the directory, and makes it when make is set. fs.ErrNotExist: there is none.
-func (t *trash) open(make bool) (handle, error) {
-	if make {
+// open opens the directory, and makes it when create is set. fs.ErrNotExist: there is none.
+func (t *trash) open(create bool) (handle, error) {
+	if create {
 		if err := t.root.mkdir(trashName); err != nil && !errors.Is(err, fs.ErrExist) {
 			return handle{}, fmt.Errorf("make the trash: %w", err)
 		}

@@ -23,7 +23,7 @@ const insideVariable = "STORAGE_TEST_INSIDE"
 func runIn(t *testing.T, wrapper []string, as *syscall.Credential) {
 	t.Helper()
 	require.Empty(t, os.Getenv(insideVariable), "the test has been started again already")
-	dir, err := os.MkdirTemp("", "storage-test") // t.TempDir is closed to other users
+	dir, err := os.MkdirTemp("", "storage-test") //nolint:usetesting // t.TempDir is closed to other users
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -103,7 +103,7 @@ func TestBR22_AForeignEntryKeepsNothingElseAndIsSaidOnce(t *testing.T) {
 			runIn(t, []string{"unshare", "--user", "--map-root-user"}, nil)
 			return
 		}
-		dir, err := os.MkdirTemp("", "storage-home")
+		dir, err := os.MkdirTemp("", "storage-home") //nolint:usetesting // t.TempDir is closed to other users
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		owner := &disk{t: t, home: dir}
