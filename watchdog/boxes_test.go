@@ -1,12 +1,14 @@
 package watchdog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +46,7 @@ func TestS1_028_JanitorSweepsWhatIsDue(t *testing.T) {
 		r.clock.Advance(time.Hour)
 		r.sweepAll()
 		r.gone(box.ID)
-		require.Nil(r, r.run(run.ID).CleanupDueAt, "C-007 the stamp is cleared")
+		t.Run("C-007 the stamp is cleared", func(t *testing.T) { require.Nil(t, r.run(run.ID).CleanupDueAt) })
 	})
 }
 
@@ -68,7 +70,7 @@ func TestS1_030_OldestFirst(t *testing.T) {
 	})
 }
 
-func TestS1_031_BacklogDrainsInBoundedBatches(t *testing.T) {
+func TestC_005_S1_031_BacklogDrainsInBoundedBatches(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, func(r *rig) {
 		const many = sweepBatch + 3
 		now := r.clock.Now()
@@ -246,6 +248,15 @@ func TestC_006_EveryBoxIsDeletedThroughItsOwnBackend(t *testing.T) {
 			require.NotNil(r, r.run(theirs.ID).CleanupDueAt)
 			require.Equal(r, models.WantSuspended, r.box(foreign.ID).Desired)
 			require.Zero(r, r.fake.CountFor("Delete", foreign.ID))
+			var said bytes.Buffer
+			r.Log = slog.New(slog.NewTextHandler(&said, nil))
+			unserved := r.Unserved()
+			for range 3 {
+				_, err := unserved.Pass(r.Context())
+				require.NoError(r, err)
+			}
+			require.Equal(r, 1, strings.Count(said.String(), "backend=elsewhere"), "one warning, not one a pass")
+			require.NotContains(r, said.String(), "backend=fake")
 		})
 		r.Backends[other] = r.Backends[place]
 		r.drain(r.Janitor().Pass)
@@ -476,17 +487,27 @@ func TestPurge_RemovesWhatHasOutlivedItsUse(t *testing.T) {
 func TestTwoProcessesDeleteEachDueBoxOnce(t *testing.T) {
 	db := modelstest.NewPostgres(t)
 	r := newRig(t, db, sandboxtest.Quirks{})
-	const many = 40
-	_, boxes := r.due(many)
+	now := r.clock.Now()
+	var boxes []*models.Sandbox
+	for range 200 {
+		_, box := r.running(func(run *models.Run, b *models.Sandbox) {
+			completed, due := now.Add(-2*time.Hour), now.Add(-time.Minute)
+			run.Status, run.CompletedAt, run.CleanupDueAt, run.CheckAt, run.OutputAt = models.RunCompleted, &completed, &due, nil, &completed
+			b.Desired, b.Observed = models.WantSuspended, models.SeenSuspended
+		})
+		r.fake.IdlePause(box.ID)
+		boxes = append(boxes, box)
+	}
 	second, _ := r.process(db.Open(t, models.WithClock(r.clock.Now)))
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 2)
 	for _, w := range []*Watchdog{r.Watchdog, second} {
 		go func() { stopped <- loop.Run(ctx, w.Log, w.Loops()...) }()
 	}
+	require.Eventually(t, func() bool { return len(r.fake.Alive()) == 0 }, 60*time.Second, 50*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return !slices.ContainsFunc(boxes, func(b *models.Sandbox) bool { return r.box(b.ID).Observed != models.SeenDeleted })
-	}, 60*time.Second, 100*time.Millisecond)
+	}, 20*time.Second, 50*time.Millisecond)
 	cancel()
 	require.NoError(t, <-stopped)
 	require.NoError(t, <-stopped)

@@ -517,7 +517,7 @@ func TestBR33_OutputIsStoredBeforeTheDelete(t *testing.T) {
 	}
 }
 
-func TestStale_LocalMode(t *testing.T) {
+func TestS1_053_LocalModeIsNeitherStampedNorPaused(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, func(r *rig) {
 		shared := sandbox.Identity{}
 		err := r.fake.Create(r.Context(), sandbox.Spec{Label: sandbox.Label{WorkspaceID: uuid.New()}}, func(i sandbox.Identity) error { shared = i; return nil })
@@ -538,7 +538,7 @@ func TestStale_LocalMode(t *testing.T) {
 	})
 }
 
-func TestS1_053_LocalModeHasNoDutyForBoxes(t *testing.T) {
+func TestS1_061_SweepIsPartOfBoxModeOnly(t *testing.T) {
 	one(t, sandboxtest.Quirks{}, func(r *rig) {
 		names := func() (all []string) {
 			for _, l := range r.Loops() {
@@ -546,7 +546,7 @@ func TestS1_053_LocalModeHasNoDutyForBoxes(t *testing.T) {
 			}
 			return all
 		}
-		require.Equal(r, []string{"stale", "purge", "janitor", "settle fake", "orphans fake"}, names())
+		require.Equal(r, []string{"stale", "purge", "janitor", "unserved", "settle fake", "orphans fake"}, names())
 		r.Local = &LocalAgent{URL: "http://127.0.0.1:1"}
 		require.Equal(r, []string{"stale", "purge"}, names(), "S1-061: the sweep is no part of local mode")
 	})

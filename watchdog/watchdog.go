@@ -61,7 +61,7 @@ func (w *Watchdog) Loops() []loop.Loop {
 	if w.Local != nil {
 		return loops
 	}
-	loops = append(loops, w.Janitor())
+	loops = append(loops, w.Janitor(), w.Unserved())
 	for _, p := range w.places() {
 		loops = append(loops, w.Settle(p))
 		if c := w.Backends[p].Capabilities(); c.List && c.Labels {
