@@ -3,9 +3,11 @@
 package backend
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -58,11 +60,31 @@ func register[C any](name string, static sandbox.Capabilities, open func(Deps, C
 		}
 		c, err := env.ParseAsWithOptions[C](env.Options{Environment: environ})
 		if err != nil {
-			return nil, fmt.Errorf("backend %s: %w", name, err)
+			return nil, fmt.Errorf("backend %s: %w", name, byVariable[C](err))
 		}
 		return open(d, c)
 	}
 	enter(name, e)
+}
+
+// byVariable names the variable where the library names the field of the struct.
+func byVariable[C any](err error) error {
+	var all env.AggregateError
+	if !errors.As(err, &all) {
+		return err
+	}
+	var named []error
+	for _, e := range all.Errors {
+		var parse env.ParseError
+		if errors.As(e, &parse) {
+			if field, ok := reflect.TypeFor[C]().FieldByName(parse.Name); ok {
+				key, _, _ := strings.Cut(field.Tag.Get("env"), ",")
+				e = fmt.Errorf("%s: not a valid %s", key, parse.Type) // the value may be a secret
+			}
+		}
+		named = append(named, e)
+	}
+	return errors.Join(named...)
 }
 
 // announce enters a provider whose capabilities are known but for which this build has no adapter: boxes of another build

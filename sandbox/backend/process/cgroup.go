@@ -153,7 +153,11 @@ func findCgroups(l limits) (string, error) {
 			_ = writeKernel(d, "cgroup.subtree_control", "+memory")
 		}
 	}
-	return dir, probeCgroup(dir, l)
+	if err := probeCgroup(dir, l); err != nil {
+		_ = unix.Rmdir(dir) // refused while boxes are in it
+		return "", err
+	}
+	return dir, nil
 }
 
 // ownCgroup returns the directory of our own cgroup v2, wherever that file system is mounted: alone at /sys/fs/cgroup, or

@@ -7,7 +7,7 @@ import (
 
 // hold is what keeps the processes of a box together, so that all of them are stopped, continued and ended.
 type hold interface {
-	// stop makes every process stand still and returns when all do; cont undoes it.
+	// stop makes every process stand still and returns when all do; cont undoes that, also where it was cut short.
 	stop(ctx context.Context) error
 	cont(ctx context.Context) error
 	// stopped reports whether the box counts as stopped.

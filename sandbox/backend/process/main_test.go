@@ -125,17 +125,25 @@ func ways(t *testing.T, run func(t *testing.T, hold string)) {
 		return
 	}
 	t.Run("cgroup", func(t *testing.T) {
-		if _, err := findCgroups(limits{}); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatal("no writable cgroup v2: ", err)
-			}
-			t.Skip("no writable cgroup v2: ", err)
-		}
+		_, err := findCgroups(limits{})
+		needs(t, err == nil, "a writable cgroup v2")
 		run(t, HoldCgroup)
 	})
 	t.Run("supervisor", func(t *testing.T) { run(t, HoldSupervisor) })
 	if os.Geteuid() == 0 {
 		t.Run("supervisor of an unprivileged user", func(t *testing.T) { asNobody(t) })
+	}
+}
+
+// needs skips a test on a machine that lacks something, and fails it in CI, which has everything.
+func needs(t *testing.T, there bool, what string) {
+	t.Helper()
+	switch {
+	case there:
+	case os.Getenv("CI") == "true":
+		t.Fatal("this test needs ", what)
+	default:
+		t.Skip("this test needs ", what)
 	}
 }
 
@@ -173,7 +181,7 @@ func asNobody(t *testing.T, words ...string) {
 	name, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.Command(program, "-test.run", "^"+name+"$", "-test.v", "-test.timeout", "5m")
 	cmd.Dir = dir
-	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "TMPDIR=" + dir, "CI=" + os.Getenv("CI"), unprivileged + "=1"}, words...)
+	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "TMPDIR=" + dir, "CI=" + os.Getenv("CI"), "GORACE=atexit_sleep_ms=0", unprivileged + "=1"}, words...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+name) {

@@ -165,9 +165,9 @@ func (p proc) carries(entry string) bool {
 	return false
 }
 
-// reap collects the process if it is a child of ours that has ended; nobody else waits for supervisors.
+// reap collects exactly this process if it is a child of ours that has ended; nobody else waits for supervisors.
 func (p proc) reap() {
-	if p.PID > 1 {
+	if s, ok := readStatus(p.PID); ok && s.proc == p && s.gone() {
 		var ws syscall.WaitStatus
 		_, _ = syscall.Wait4(p.PID, &ws, syscall.WNOHANG, nil)
 	}

@@ -188,10 +188,8 @@ func (b *Backend) wake(ctx context.Context, x box) error {
 	switch {
 	case err != nil:
 		return err
-	case v.alive && v.state == models.SeenSuspended:
-		return x.hold(v.facts).cont(ctx)
 	case v.alive:
-		return nil
+		return x.hold(v.facts).cont(ctx)
 	}
 	if err := b.end(ctx, x); err != nil {
 		return err

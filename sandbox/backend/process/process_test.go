@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -41,7 +42,9 @@ func openIn(t *testing.T, hold, data string, words map[string]string) *rig {
 	t.Helper()
 	program, err := os.Executable()
 	require.NoError(t, err)
-	b, err := New(Config{Hold: hold, Path: "/usr/bin:/bin", Env: words}, Options{DataDir: data, Executable: program})
+	env := map[string]string{"GORACE": "atexit_sleep_ms=0"} // else all that runs in a box lingers a second under -race
+	maps.Copy(env, words)
+	b, err := New(Config{Hold: hold, Path: "/usr/bin:/bin", Env: env}, Options{DataDir: data, Executable: program})
 	require.NoError(t, err)
 	r := &rig{T: t, Backend: b, deployment: uuid.New()}
 	t.Cleanup(r.clear)
@@ -476,12 +479,44 @@ func TestAServerTooBusyToAnswerStillRuns(t *testing.T) {
 	ref, x := r.create()
 	server := r.facts(x).Server
 	require.NoError(t, server.signal(syscall.SIGSTOP)) // by somebody in the box, not by us
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	o, err := r.Inspect(ctx, ref)
+	stands := func() bool {
+		s, ok := server.now()
+		return ok && s.stopped()
+	}
+	require.NoError(t, until(r.ctx(), func() (bool, error) { return stands(), nil }))
+	o, err := r.Inspect(r.ctx(), ref)
 	require.NoError(t, err)
 	require.Equal(t, models.SeenRunning, o.State)
 	require.Nil(t, o.LastActivity)
+	require.NoError(t, r.Resume(r.ctx(), ref, nothing))
+	require.True(t, stands(), "what we did not stop we do not continue")
+}
+
+func TestASuspendThatWasCutShortIsUndoneByAResume(t *testing.T) {
+	r := open(t, HoldSupervisor)
+	ref, x := r.create()
+	counter, size := r.daemon(x, r.shows(ref, models.SeenRunning).Identity)
+	require.NoError(t, os.WriteFile(x.control(heldFile), []byte(heldSuspend), 0o600))
+	require.NoError(t, counter.signal(syscall.SIGSTOP))
+	r.shows(ref, models.SeenRunning) // so that whoever wanted it suspended says so again
+	require.NoError(t, r.Resume(r.ctx(), ref, nothing))
+	r.grows(size)
+}
+
+func TestASupervisorThatIsAskedToEndTakesItsBoxAlong(t *testing.T) {
+	r := open(t, HoldSupervisor)
+	ref, x := r.create()
+	counter, _ := r.daemon(x, r.shows(ref, models.SeenRunning).Identity)
+	facts := r.facts(x)
+	require.NoError(t, facts.Supervisor.signal(syscall.SIGTERM))
+	for _, p := range []proc{facts.Server, counter, facts.Supervisor} {
+		r.ends(p)
+	}
+	text, err := os.ReadFile(x.control(logFile))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "listening 127.0.0.1:", "the output of the agent server")
+	require.Contains(t, string(text), "agent server ended: signal killed")
+	r.shows(ref, models.SeenSuspended)
 }
 
 func TestTheRealAgentServerRunsInABox(t *testing.T) {
@@ -499,6 +534,7 @@ func TestTheRealAgentServerRunsInABox(t *testing.T) {
 	response := r.bash(first.Identity, "pwd; env; touch made")
 	require.Contains(t, response, x.home())
 	require.NotContains(t, response, first.Identity.Key)
+	require.Contains(t, response, x.marker(), "a command is known as the box's")
 	require.NoError(t, r.Suspend(r.ctx(), ref, nothing))
 	r.shows(ref, models.SeenSuspended)
 	require.NoError(t, r.Resume(r.ctx(), ref, nothing))

@@ -88,6 +88,9 @@ func (t treeHold) freeze(ctx context.Context) error {
 }
 
 func (t treeHold) cont(ctx context.Context) error {
+	if !t.box.has(heldFile) {
+		return nil // what stands still was not stopped by us
+	}
 	if err := writeFile(t.box.control(heldFile), []byte(heldResume)); err != nil {
 		return err
 	}
