@@ -4,8 +4,8 @@
 //
 // Each field names its variable, default and limits in its tags. Tags: env (the first name that is set wins), default, unit
 // (s, ms, h, d: a number in the environment, a time.Duration here), fraction (a decimal number is accepted), min ("any": no
-// lower limit; else 0 where not given), max, oneof (words, in any case), kind (url, path, addr), empty ("keep": a value that is
-// set but empty is not the default).
+// lower limit; else 0 where not given), max, oneof (words, in any case), kind (url, path, addr), empty ("keep": a text that
+// is set but empty is not the default; "zero": an empty number is 0).
 package config
 
 import (
@@ -106,6 +106,9 @@ type Dispatch struct {
 	ReadyTimeout         time.Duration `env:"AUTOMATION_SANDBOX_READY_TIMEOUT" default:"300" unit:"s" min:"1"`
 	ProvisionMaxAttempts int           `env:"AUTOMATION_SANDBOX_PROVISION_MAX_ATTEMPTS" default:"3" min:"1"`
 	ProvisionRetryDelay  time.Duration `env:"AUTOMATION_SANDBOX_PROVISION_RETRY_DELAY" default:"30" unit:"s"`
+
+	// IdleTTL is set as the idle timer of new boxes where the provider has one; 0 or empty: the provider's own (S0-018).
+	IdleTTL time.Duration `env:"AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS" default:"1200" unit:"s" empty:"zero"`
 
 	DownloadTimeout  time.Duration `env:"AUTOMATION_EXTERNAL_DOWNLOAD_TIMEOUT" default:"120" unit:"s" min:"1"`
 	DownloadMaxBytes int64         `env:"AUTOMATION_EXTERNAL_MAX_FILESIZE" default:"104857600" min:"1"`

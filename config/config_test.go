@@ -210,6 +210,8 @@ func TestEmptyTextsMeanTheDefaultUnlessEmptyHasAMeaning(t *testing.T) {
 	require.False(t, c.Database.Postgres(), "an empty host does not ask for PostgreSQL")
 	require.Empty(t, c.HTTP.MetricsListen, "empty: no metrics listener")
 	require.Equal(t, "/home/u/.openhands/workspaces", c.Sandbox.WorkspaceBase)
+	require.Equal(t, 20*time.Minute, c.Dispatch.IdleTTL)
+	require.Zero(t, mustLoad(t, "AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS=").Dispatch.IdleTTL)
 }
 
 func TestWithoutAHomeTheDataFolderMustBeGiven(t *testing.T) {

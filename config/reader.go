@@ -74,7 +74,7 @@ func (r *reader) read(c *Config) {
 
 // lookup finds the value of a field: the first of its names that is set, or the file that NAME_FILE of a secret names, or
 // the default. A text that is set but empty counts as not set, but for those where empty has a meaning (tag empty:"keep");
-// an empty number is an error.
+// an empty number is an error, but for those where it means 0 (tag empty:"zero").
 func (r *reader) lookup(f field) (name, raw, source string) {
 	for _, name := range f.names {
 		value, ok := r.env[name]
@@ -82,6 +82,9 @@ func (r *reader) lookup(f field) (name, raw, source string) {
 			if path := r.env[name+"_FILE"]; path != "" {
 				return name, r.readFile(name, path, value), "file"
 			}
+		}
+		if ok && value == "" && f.tag.Get("empty") == "zero" {
+			return name, "0", "environment"
 		}
 		_, text := reflect.TypeAssert[string](f.value)
 		if ok && (value != "" || !text || f.tag.Get("empty") == "keep") {

@@ -89,6 +89,18 @@ func (c Capabilities) MemoryKept() bool { return c.Suspend == SuspendMemory }
 // CanSuspend reports whether Suspend is supported at all (S0-126).
 func (c Capabilities) CanSuspend() bool { return c.Suspend != SuspendNone && c.Suspend != "" }
 
+// IdleTimer is what Create is asked to set as the native idle timer for boxes that may be idle for ttl: nothing where the
+// provider has none (S0-018, S0-132).
+func (c Capabilities) IdleTimer(ttl time.Duration) time.Duration {
+	if !c.NativeIdle.Supported {
+		return 0
+	}
+	if most := c.NativeIdle.Max; most > 0 {
+		return min(ttl, most)
+	}
+	return ttl
+}
+
 // Label is what List filters by and Create sets: deployment exactly, and the workspace id.
 type Label struct {
 	Deployment  uuid.UUID

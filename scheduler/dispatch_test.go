@@ -49,6 +49,29 @@ func TestDispatch_StartsTheCommandOfARun(t *testing.T) {
 	})
 }
 
+func TestS0_018_S0_032_NativeTimersAreSetWhenTheBoxIsCreated(t *testing.T) {
+	for name, tt := range map[string]struct {
+		native    sandbox.Timer
+		ttl, want time.Duration
+	}{
+		"the setting":                        {sandbox.Timer{Supported: true, Action: "suspend", Default: 15 * time.Minute}, 20 * time.Minute, 20 * time.Minute},
+		"as much as the provider takes":      {sandbox.Timer{Supported: true, Action: "suspend", Max: 5 * time.Minute}, 20 * time.Minute, 5 * time.Minute},
+		"switched off: the provider decides": {sandbox.Timer{Supported: true, Action: "suspend", Default: 15 * time.Minute}, 0, 0},
+		"a provider without a timer":         {sandbox.Timer{}, 20 * time.Minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one(t, sandboxtest.Quirks{Idle: tt.native}, func(r *rig) {
+				r.dispatch.Settings.IdleTTL = tt.ttl
+				run := r.pending()
+				r.execute()
+				box := *r.run(run.ID).BoxID
+				require.Equal(r, tt.want, r.fake.Asked(box).Idle)
+				require.Equal(r, box, r.fake.Asked(box).Label.WorkspaceID, "the label is set with it")
+			})
+		})
+	}
+}
+
 func TestS0_010_ABoxGetsNoCredentialButItsOwnRunToken(t *testing.T) {
 	one(t, sandboxtest.Quirks{}, func(r *rig) {
 		run := r.pending()

@@ -106,6 +106,7 @@ func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) err
 	spec := sandbox.Spec{
 		Label: sandbox.Label{Deployment: d.Deployment, WorkspaceID: c.Box.ID},
 		Owner: sandbox.Owner{OrgID: c.Box.OrgID, UserID: c.Box.UserID},
+		Idle:  d.Backend.Capabilities().IdleTimer(d.Settings.IdleTTL),
 	}
 	err := d.Backend.Create(call, spec, func(i sandbox.Identity) error { return d.recordIdentity(h.Wire, c.Box, i) })
 

@@ -43,6 +43,13 @@ func (f *Fake) Identity(workspace uuid.UUID) sandbox.Identity {
 	return sandbox.Identity{}
 }
 
+// Asked returns what the last Create of a workspace asked for.
+func (f *Fake) Asked(workspace uuid.UUID) sandbox.Spec {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.specs[workspace]
+}
+
 // IdlePause suspends a box the way a provider's own timer does.
 func (f *Fake) IdlePause(workspace uuid.UUID) { f.set(workspace, models.SeenSuspended) }
 

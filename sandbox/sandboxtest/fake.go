@@ -39,6 +39,7 @@ type Quirks struct {
 	FalseGone     bool // Capabilities admit that a delete's ErrGone may be a lie; LieGone makes it one
 	Placed        bool // boxes are reachable only from their location
 	Expiry        time.Duration
+	Idle          sandbox.Timer // the native idle timer
 }
 
 // Fake is a provider in memory; it is safe for concurrent use. Use NewFake.
@@ -50,6 +51,7 @@ type Fake struct {
 
 	mu     sync.Mutex
 	things map[string]*thing
+	specs  map[uuid.UUID]sandbox.Spec // what each box was asked for with
 	names  int
 	lies   int
 }
@@ -81,7 +83,7 @@ func NewFake(q Quirks) *Fake {
 	if q.Suspend == "" {
 		q.Suspend = sandbox.SuspendMemory
 	}
-	return &Fake{Quirks: q, things: map[string]*thing{}}
+	return &Fake{Quirks: q, things: map[string]*thing{}, specs: map[uuid.UUID]sandbox.Spec{}}
 }
 
 var _ sandbox.Backend = (*Fake)(nil)
@@ -99,6 +101,7 @@ func (f *Fake) Capabilities() sandbox.Capabilities {
 		LookingCounts: q.LookingCounts,
 		FalseGone:     q.FalseGone,
 		Placed:        q.Placed,
+		NativeIdle:    q.Idle,
 		NativeExpiry:  sandbox.Timer{Supported: q.Expiry > 0, Action: "delete", Max: q.Expiry},
 	}
 }
@@ -106,6 +109,9 @@ func (f *Fake) Capabilities() sandbox.Capabilities {
 // Create makes a box and names it.
 func (f *Fake) Create(ctx context.Context, spec sandbox.Spec, seen func(sandbox.Identity) error) error {
 	return f.call(ctx, "Create", spec.Label.WorkspaceID, nil, func() error {
+		f.mu.Lock()
+		f.specs[spec.Label.WorkspaceID] = spec
+		f.mu.Unlock()
 		box := f.add(models.IdentityBox, spec.Label, spec.Owner)
 		if err := seen(f.identity(box)); err != nil {
 			f.remove(box.id)
