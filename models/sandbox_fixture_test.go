@@ -1,12 +1,14 @@
 package models_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"github.com/uptrace/bun"
 
 	"automation/models"
 	"automation/models/modelstest"
@@ -64,32 +66,38 @@ func newBox(now time.Time) *models.Sandbox {
 
 func insert(t *testing.T, s *models.Store, f seeded) {
 	t.Helper()
-	raw := modelstest.Of(t, s).Raw()
-	row := func(row any) {
-		_, err := raw.NewInsert().Model(row).Exec(t.Context())
-		require.NoError(t, err)
-	}
-	row(f.Automation)
 	if f.Run != nil {
 		f.Run.AutomationID, f.Run.OrgID = f.Automation.ID, f.Automation.OrgID
-		row(f.Run)
 	}
-	if f.Box == nil {
-		return
-	}
-	f.Box.AutomationID = &f.Automation.ID
+	rows := []any{f.Automation}
 	if f.Run != nil {
-		f.Box.RunID = &f.Run.ID
+		rows = append(rows, f.Run)
 	}
-	row(f.Box)
-	for _, i := range f.Box.Identities {
-		i.SandboxID = f.Box.ID
-		row(i)
+	if f.Box != nil {
+		f.Box.AutomationID = &f.Automation.ID
+		if f.Run != nil {
+			f.Box.RunID = &f.Run.ID
+		}
+		rows = append(rows, f.Box)
+		for _, i := range f.Box.Identities {
+			i.SandboxID = f.Box.ID
+			rows = append(rows, i)
+		}
 	}
-	if f.Run != nil {
+	err := modelstest.Of(t, s).Raw().RunInTx(t.Context(), nil, func(ctx context.Context, tx bun.Tx) error {
+		for _, row := range rows {
+			if _, err := tx.NewInsert().Model(row).Exec(ctx); err != nil {
+				return err
+			}
+		}
+		if f.Run == nil || f.Box == nil {
+			return nil
+		}
 		f.Run.BoxID = &f.Box.ID
-		modelstest.Set(t, s, f.Run, "box_id = ?", f.Box.ID)
-	}
+		_, err := tx.NewUpdate().Model(f.Run).Column("box_id").WherePK().Exec(ctx)
+		return err
+	})
+	require.NoError(t, err)
 }
 
 // older gives the run of f a box of an earlier attempt.

@@ -14,7 +14,7 @@ import (
 )
 
 // rounds is how often each race is run.
-const rounds = 60
+const rounds = 40
 
 // against runs a move of a person against a sweep, both from a barrier, and returns the move's error and whether the sweep
 // ordered the box deleted.

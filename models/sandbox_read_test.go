@@ -189,12 +189,16 @@ func plan(t *testing.T, s *models.Store, query string) string {
 
 func TestS1_007_EveryQuestionOfWhatIsDueIsAnsweredByAPartialIndex(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
-		seedMany(t, s, 5_000)
+		rows := 500
+		if s.Dialect() == models.Postgres { // its plan depends on the size
+			rows = 5_000
+		}
+		seedMany(t, s, rows)
 		raw := modelstest.Of(t, s).Raw()
 		// Nearly everything rests, as it does in a service that has kept boxes for long.
 		for _, rest := range []string{
-			"UPDATE automation_runs SET sandbox_cleanup_due_at = NULL WHERE attempt = 0 AND id NOT IN (SELECT id FROM automation_runs ORDER BY id LIMIT 20)",
-			"UPDATE sandboxes SET next_step_at = ordered_at WHERE id IN (SELECT id FROM sandboxes ORDER BY id LIMIT 20)",
+			"UPDATE automation_runs SET sandbox_cleanup_due_at = NULL WHERE attempt = 0 AND id NOT IN (SELECT id FROM automation_runs ORDER BY id LIMIT 5)",
+			"UPDATE sandboxes SET next_step_at = ordered_at WHERE id IN (SELECT id FROM sandboxes ORDER BY id LIMIT 5)",
 			"ANALYZE",
 		} {
 			_, err := raw.NewRaw(rest).Exec(t.Context())
