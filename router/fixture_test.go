@@ -110,6 +110,7 @@ func (m *memory) Delete(_ context.Context, key string) error {
 
 // door is an Access into one box server.
 type door struct {
+	store    *models.Store
 	url, key string
 	err      error
 	wait     bool // never answers
@@ -117,23 +118,33 @@ type door struct {
 	left     atomic.Int64
 	mu       sync.Mutex
 	who      string
-	box      uuid.UUID
+	box, org uuid.UUID
 }
 
-func (d *door) Enter(ctx context.Context, box uuid.UUID, who string) (router.Way, error) {
+func (d *door) Attach(context.Context, uuid.UUID) (func(), error) {
 	d.entered.Add(1)
+	return func() { d.left.Add(1) }, nil
+}
+
+func (d *door) Enter(ctx context.Context, org, box uuid.UUID, who string) (*models.Sandbox, error) {
 	d.mu.Lock()
-	d.box, d.who = box, who
+	d.box, d.org, d.who = box, org, who
 	d.mu.Unlock()
 	if d.wait {
 		<-ctx.Done()
-		return router.Way{}, ctx.Err()
+		return nil, ctx.Err()
 	}
 	if d.err != nil {
-		return router.Way{}, d.err
+		return nil, d.err
 	}
-	return router.Way{URL: d.url, Key: d.key, Leave: func() { d.left.Add(1) }}, nil
+	b, err := d.store.Sandbox(ctx, org, box)
+	if err == nil {
+		b.URL, b.SessionKey = d.url, d.key
+	}
+	return b, err
 }
+
+var _ router.Access = (*sandbox.Access)(nil)
 
 // world is a router over a real store.
 type world struct {
@@ -169,7 +180,7 @@ func once(t *testing.T, test func(t *testing.T, w *world), edit ...func(*router.
 
 func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...func(*router.Deps)) *world {
 	t.Helper()
-	w := &world{t: t, store: s, clock: clock, blob: &memory{files: map[string][]byte{}}, door: &door{}, logs: &bytes.Buffer{}}
+	w := &world{t: t, store: s, clock: clock, blob: &memory{files: map[string][]byte{}}, door: &door{store: s}, logs: &bytes.Buffer{}}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	settings := config.Default(t.TempDir())

@@ -22,9 +22,6 @@ const dueHeader = "X-Sandbox-Cleanup-Due-At"
 // startWait is how long a request waits for a box to wake; longer, and the caller comes back.
 const startWait = 60 * time.Second
 
-// ErrStarting means that a box is on its way but does not answer yet.
-var ErrStarting = errors.New("the sandbox is still starting")
-
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
@@ -45,12 +42,12 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 	if err != nil {
 		return err
 	}
-	way, err := s.enter(r.Context(), b, who)
+	b, leave, err := s.enter(r.Context(), b, who)
 	if err != nil {
 		return err
 	}
-	defer way.Leave()
-	target, err := url.Parse(way.URL)
+	defer leave()
+	target, err := url.Parse(b.URL)
 	if err != nil || target.Host == "" {
 		return badGateway("The sandbox has no usable address")
 	}
@@ -58,25 +55,32 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 		text, _ := due.MarshalText()
 		w.Header().Set(dueHeader, string(text))
 	}
-	return s.forward(w, r, target, rest, way.Key)
+	return s.forward(w, r, target, rest, b.SessionKey)
 }
 
-// enter opens a way into the box, and says when it cannot be had.
-func (s *server) enter(ctx context.Context, b *models.Sandbox, who Caller) (Way, error) {
+// enter attaches the caller to the box, before it is woken so that nothing suspends it in between, and returns it as it runs.
+// leave is called once, when the caller has left.
+func (s *server) enter(ctx context.Context, b *models.Sandbox, who Caller) (inside *models.Sandbox, leave func(), err error) {
 	if b.Desired == models.WantDeleted {
-		return Way{}, models.ErrDeletionOrdered
+		return nil, nil, models.ErrDeletionOrdered
 	}
 	if b.Observed == models.SeenDeleted || b.Observed == models.SeenMissing {
-		return Way{}, sandbox.ErrGone
+		return nil, nil, sandbox.ErrGone
 	}
 	waiting, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
-	way, err := s.Access.Enter(waiting, b.ID, who.name())
-	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
-	if late || errors.Is(err, ErrStarting) || errors.Is(err, sandbox.ErrUnreachable) {
-		return Way{}, unavailable("sandbox_starting", "The sandbox is still starting", 5*time.Second)
+	if leave, err = s.Access.Attach(waiting, b.ID); err != nil {
+		return nil, nil, err
 	}
-	return way, err
+	if inside, err = s.Access.Enter(waiting, who.OrgID, b.ID, who.name()); err == nil {
+		return inside, leave, nil
+	}
+	leave()
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
+	if late || errors.Is(err, sandbox.ErrNotReady) || errors.Is(err, sandbox.ErrUnreachable) {
+		err = unavailable("sandbox_starting", "The sandbox is still starting", 5*time.Second)
+	}
+	return nil, nil, err
 }
 
 // proxyPath is what follows …/proxy, still escaped. Dot segments are refused: the box may share its host with others, told

@@ -59,6 +59,7 @@ func TestProxyIntoABox(t *testing.T) {
 		require.EqualValues(t, 1, w.door.left.Load(), "and not after")
 		require.Equal(t, "user:"+bob.String(), w.door.who)
 		require.Equal(t, box.ID, w.door.box)
+		require.Equal(t, org, w.door.org)
 
 		require.Equal(t, "PUT", seen.Method)
 		require.Equal(t, "/api/file%2Fx/a%20b?q=1&q=%2F", seen.RequestURI)
@@ -137,7 +138,7 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 			code   string
 		}{
 			models.ErrDeletionOrdered: {409, "deletion_ordered"}, sandbox.ErrGone: {409, "sandbox_gone"},
-			router.ErrStarting: {503, "sandbox_starting"}, sandbox.ErrUnreachable: {503, "sandbox_starting"},
+			sandbox.ErrNotReady: {503, "sandbox_starting"}, sandbox.ErrUnreachable: {503, "sandbox_starting"},
 			context.DeadlineExceeded: {503, "sandbox_starting"},
 		} {
 			w.door.err = err
@@ -163,7 +164,7 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 		require.Equal(t, "sandbox_agent_unavailable", code(w.call("tok-bob", "GET", path, nil), 503))
 		w.door.url = ""
 		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", path, nil), 502))
-		require.Equal(t, w.door.entered.Load()-6, w.door.left.Load(), "each way that was opened was left")
+		require.Equal(t, w.door.entered.Load(), w.door.left.Load(), "each way that was opened was left")
 
 		modelstest.Set(t, w.store, box, "observed = ?", models.SeenMissing)
 		require.Equal(t, "sandbox_gone", code(w.call("tok-bob", "GET", path, nil), 409))
@@ -199,27 +200,11 @@ func TestProxyLeavesWhenTheCallerGoes(t *testing.T) {
 	})
 }
 
-// gate is sandbox.Access as the service gives it to the router.
-type gate struct{ *sandbox.Access }
-
-func (g gate) Enter(ctx context.Context, boxID uuid.UUID, who string) (router.Way, error) {
-	leave, err := g.Attach(ctx, boxID)
-	if err != nil {
-		return router.Way{}, err
-	}
-	box, err := g.Access.Enter(ctx, uuid.Nil, boxID, who)
-	if err != nil {
-		leave()
-		return router.Way{}, err
-	}
-	return router.Way{URL: box.URL, Key: box.SessionKey, Leave: leave}, nil
-}
-
 func TestProxyHoldsTheBoxWhileARequestIsOpen(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		access := sandbox.NewAccess(sandbox.AccessConfig{Store: w.store})
 		t.Cleanup(access.Close)
-		w.deps.Access = gate{access}
+		w.deps.Access = access
 		w.handler = router.New(w.deps)
 
 		run, box := w.running(w.automation())

@@ -30,19 +30,15 @@ type Blob interface {
 	Delete(ctx context.Context, key string) error
 }
 
-// Access opens ways into boxes.
+// Access lets requests into boxes; *sandbox.Access is one.
 type Access interface {
-	// Enter returns a way into the box once its agent server answers. A box that does not run is ordered running, in the name
-	// of who ("user:<id>"). The access is recorded, and the box is attached until Leave is called. models.ErrDeletionOrdered when its deletion is decided,
-	// ErrStarting when ctx ends before it answers.
-	Enter(ctx context.Context, boxID uuid.UUID, who string) (Way, error)
-}
-
-// Way is an open way into a box.
-type Way struct {
-	URL   string // of the agent server
-	Key   string // its session key, which callers never see
-	Leave func() // gives the attachment back; called once
+	// Attach holds the box until detach is called: nothing suspends or sweeps it meanwhile. models.ErrDeletionOrdered when its
+	// deletion is decided.
+	Attach(ctx context.Context, boxID uuid.UUID) (detach func(), err error)
+	// Enter returns the box once its agent server answers. One that does not run is ordered running in the name of who
+	// ("user:<id>"), and the access is recorded. models.ErrDeletionOrdered, sandbox.ErrGone, or sandbox.ErrNotReady when it
+	// does not answer in time.
+	Enter(ctx context.Context, orgID, boxID uuid.UUID, who string) (*models.Sandbox, error)
 }
 
 // Nudges wake the duties that have work after a request. A nil one is not called.

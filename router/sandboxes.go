@@ -327,12 +327,12 @@ func (s *server) reclaimSandbox(w http.ResponseWriter, r *http.Request, who Call
 }
 
 func (s *server) reclaim(ctx context.Context, b *models.Sandbox, who Caller, dry bool) (json.RawMessage, error) {
-	way, err := s.enter(ctx, b, who)
+	b, leave, err := s.enter(ctx, b, who)
 	if err != nil {
 		return nil, err
 	}
-	defer way.Leave()
-	agent := sandbox.Agent{URL: way.URL, Key: way.Key}
+	defer leave()
+	agent := sandbox.AgentOf(b, nil)
 	info, err := agent.ServerInfo(ctx)
 	if err != nil {
 		return nil, agentProblem(err)

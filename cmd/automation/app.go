@@ -255,7 +255,7 @@ func (a *App) apiURL() string { return a.config.HTTP.BaseURL + "/api/automation"
 // handler builds the HTTP API.
 func (a *App) handler() http.Handler {
 	return router.New(router.Deps{
-		Store: a.store, Config: a.config, Blob: a.blobs, Access: gate{a.access},
+		Store: a.store, Config: a.config, Blob: a.blobs, Access: a.access,
 		Nudge: router.Nudges{
 			Dispatch: a.nudges.dispatch.Wake, Schedule: a.nudges.schedule.Wake,
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
