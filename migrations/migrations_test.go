@@ -156,6 +156,36 @@ func TestS1_007_ThePartialIndexIsInBothCatalogs(t *testing.T) {
 	})
 }
 
+func TestS1_006_TheDueDateIsNullableAndHoldsAnInstantWithItsZone(t *testing.T) {
+	each(t, func(t *testing.T, dsn string) {
+		require.NoError(t, Up(t.Context(), dsn))
+		query, kind := `SELECT type, "notnull" = 0 FROM pragma_table_info('automation_runs') WHERE name = 'sandbox_cleanup_due_at'`, "TIMESTAMP"
+		if dialectOf(dsn) == postgresDialect {
+			query, kind = `SELECT data_type, is_nullable = 'YES' FROM information_schema.columns
+				WHERE table_name = 'automation_runs' AND column_name = 'sandbox_cleanup_due_at'`, "timestamp with time zone"
+		}
+		var found string
+		var nullable bool
+		require.NoError(t, handle(t, dsn).QueryRow(query).Scan(&found, &nullable))
+		require.Equal(t, kind, found)
+		require.True(t, nullable)
+	})
+}
+
+func TestS1_006_TheStampIsNullableAndKnowsItsZone(t *testing.T) {
+	each(t, func(t *testing.T, dsn string) {
+		require.NoError(t, Up(t.Context(), dsn))
+		require.Contains(t, present(t, dsn), "automation_runs.sandbox_cleanup_due_at", "without not null")
+		if dialectOf(dsn) == sqliteDialect {
+			return // text with the zone in it
+		}
+		var kind string
+		query := "SELECT data_type FROM information_schema.columns WHERE column_name = 'sandbox_cleanup_due_at'"
+		require.NoError(t, handle(t, dsn).QueryRow(query).Scan(&kind))
+		require.Equal(t, "timestamp with time zone", kind)
+	})
+}
+
 func TestBothDialectsHaveTheSameTables(t *testing.T) {
 	versions, err := expected(t.Context())
 	require.NoError(t, err)

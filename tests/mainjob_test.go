@@ -26,7 +26,7 @@ exit 3
 const delaySeconds = "12"
 
 // The main job from outside: a run fails by callback, its box is kept, looked into, survives a restart, and is swept when due.
-func TestC_001_C_004_C_009_TheMainJobFromOutside(t *testing.T) {
+func TestC_001_C_004_C_005_C_006_C_007_C_009_TheMainJobFromOutside(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, database []string) {
 		s := start(t, append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS="+delaySeconds)...)
 		delay, err := time.ParseDuration(delaySeconds + "s")
@@ -135,7 +135,31 @@ func TestAKilledServiceLeavesItsRunGoingAndFindsItAgain(t *testing.T) {
 	s.await(path, "the box is deleted", func(o object) bool { return o.text("sandbox", "observed") == "deleted" })
 }
 
-func TestS0_010_TheBoxHoldsNoCredentialOfTheService(t *testing.T) {
+func TestS0_129_StorageStatusAndReclaimNeverMoveTheIdleClock(t *testing.T) {
+	s := start(t, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")
+	run := s.running(s.automation("exit 3\n", nil))
+	path, proxy := "/runs/"+run.text("id"), "/sandboxes/"+run.text("sandbox", "id")+"/proxy"
+	s.call(http.MethodPost, path+"/complete", object{"status": "FAILED"}, http.StatusOK)
+	s.await(path, "the box pauses", func(o object) bool { return o.text("sandbox", "observed") == "suspended" })
+	idle := func() float64 {
+		seconds, ok := s.call(http.MethodGet, proxy+"/server_info", nil, http.StatusOK).get("idle_time").(float64)
+		require.True(t, ok)
+		return seconds
+	}
+	before, began := idle(), time.Now()
+	for range 50 {
+		s.call(http.MethodGet, proxy+"/api/storage", nil, http.StatusOK)
+	}
+	for range 5 {
+		s.call(http.MethodPost, proxy+"/api/storage/reclaim", object{"dry_run": true}, http.StatusOK)
+		s.call(http.MethodPost, proxy+"/api/storage/reclaim", object{}, http.StatusOK)
+	}
+	require.InDelta(t, time.Since(began).Seconds(), idle()-before, 0.5, "it has only grown, by the time that passed")
+	s.call(http.MethodDelete, "/sandboxes/"+run.text("sandbox", "id")+"?confirm=history-will-be-lost", nil, http.StatusAccepted)
+	s.await(path, "the box is deleted", func(o object) bool { return o.text("sandbox", "observed") == "deleted" })
+}
+
+func TestS0_010_S0_016_S0_031_TheServiceOwnsCredentialsAndTheRecordOfTheBox(t *testing.T) {
 	s := start(t, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600", "E2B_API_KEY=provider-secret")
 	run := s.running(s.automation("env; sleep 300\n", nil))
 	for _, pid := range s.boxProcesses() {
@@ -146,6 +170,9 @@ func TestS0_010_TheBoxHoldsNoCredentialOfTheService(t *testing.T) {
 		require.NotContains(t, string(environ), s.key)
 		require.NotContains(t, string(environ), "provider-secret")
 	}
+	box := s.call(http.MethodGet, "/sandboxes/"+run.text("sandbox", "id"), nil, http.StatusOK)
+	require.NotEmpty(t, box.text("created_by"), "every box records who created it")
+	require.Nil(t, box.get("session_key"), "the key of the box stays with the service")
 	s.call(http.MethodPost, "/runs/"+run.text("id")+"/cancel", nil, http.StatusOK)
 	s.await("/runs/"+run.text("id"), "the box is deleted", func(o object) bool { return o.text("sandbox", "observed") == "deleted" })
 }

@@ -106,7 +106,8 @@ func inTestNames(t *testing.T) map[string]bool {
 			rest = rest[at[5]:]
 		}
 	}
-	for _, f := range tested(t) {
+	suites := slices.DeleteFunc(code(t), func(f source) bool { return !slices.Contains(testOnly, f.pkg) })
+	for _, f := range slices.Concat(tested(t), suites) {
 		for _, decl := range f.ast.Decls {
 			if fn, ok := decl.(*ast.FuncDecl); ok && (strings.HasPrefix(fn.Name.Name, "Test") || strings.HasPrefix(fn.Name.Name, "Fuzz")) {
 				hold(strings.TrimPrefix(strings.TrimPrefix(fn.Name.Name, "Test"), "Fuzz"))
