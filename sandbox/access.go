@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/singleflight"
 
 	"automation/models"
 )
@@ -40,13 +39,21 @@ type AccessConfig struct {
 type Access struct {
 	AccessConfig
 	process uuid.UUID
-	flights singleflight.Group
 	running context.Context
 	stop    context.CancelFunc
 	wakes   sync.WaitGroup
 
 	mu       sync.Mutex
+	closed   bool
+	waking   map[uuid.UUID]*waking
 	attached map[uuid.UUID]*attachment
+}
+
+// waking is one wake-up that all callers of this process share.
+type waking struct {
+	done chan struct{}
+	box  *models.Sandbox
+	err  error
 }
 
 // NewAccess returns an Access of this process.
@@ -57,13 +64,16 @@ func NewAccess(c AccessConfig) *Access {
 	if c.Wake == nil {
 		c.Wake = func(models.Place) {}
 	}
-	a := &Access{AccessConfig: c, process: uuid.New(), attached: map[uuid.UUID]*attachment{}}
+	a := &Access{AccessConfig: c, process: uuid.New(), waking: map[uuid.UUID]*waking{}, attached: map[uuid.UUID]*attachment{}}
 	a.running, a.stop = context.WithCancel(context.Background())
 	return a
 }
 
 // Close ends waits for boxes to wake, and waits for what it started. Attachments are ended by their owners before.
 func (a *Access) Close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
 	a.stop()
 	a.wakes.Wait()
 }
@@ -97,25 +107,38 @@ func AgentOf(b *models.Sandbox, client *http.Client) Agent {
 	return Agent{URL: b.URL, Key: b.SessionKey, HTTP: client}
 }
 
-// woken shares one wake-up among all callers of this process; a caller that gives up does not end it for the others.
+// woken waits for the one wake-up of the box; a caller that gives up does not end it for the others.
 func (a *Access) woken(ctx context.Context, box *models.Sandbox, who string) (*models.Sandbox, error) {
-	flight := a.flights.DoChan(box.ID.String(), func() (any, error) {
-		a.wakes.Add(1)
-		defer a.wakes.Done()
-		wake, cancel := context.WithTimeout(a.running, wakeWithin+readyAfterWake)
-		defer cancel()
-		return a.wake(wake, box.ID, who)
-	})
+	w := a.share(box.ID, who)
+	if w == nil {
+		return nil, fmt.Errorf("%w: the service is stopping", ErrNotReady)
+	}
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case result := <-flight:
-		if result.Err != nil {
-			return nil, result.Err
-		}
-		woken, _ := result.Val.(*models.Sandbox)
-		return woken, nil
+	case <-w.done:
+		return w.box, w.err
 	}
+}
+
+// share joins the wake-up that is under way, or starts one; nil after Close.
+func (a *Access) share(boxID uuid.UUID, who string) *waking {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w := a.waking[boxID]
+	if w != nil || a.closed {
+		return w
+	}
+	w = &waking{done: make(chan struct{})}
+	a.waking[boxID] = w
+	a.wakes.Go(func() {
+		w.box, w.err = a.wake(a.running, boxID, who)
+		a.mu.Lock()
+		delete(a.waking, boxID)
+		a.mu.Unlock()
+		close(w.done)
+	})
+	return w
 }
 
 // wake orders the box running where it is not wanted so, and waits until it is and its agent server answers.

@@ -56,6 +56,16 @@ func TestServerInfoAsRecorded(t *testing.T) {
 	require.Equal(t, "key-one", seen.Header.Get("X-Session-API-Key"))
 }
 
+func TestS0_031_ABoxIsToldNoCredentialButItsOwnKey(t *testing.T) {
+	agent, seen, _ := recorded(t, 200, `{"freed_bytes":7}`)
+	freed, err := agent.Reclaim(t.Context(), false, sandbox.ReclaimCaches)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, freed.FreedBytes)
+	for name := range seen.Header {
+		require.Contains(t, []string{"X-Session-Api-Key", "Content-Type", "Content-Length", "User-Agent", "Accept-Encoding"}, name)
+	}
+}
+
 func TestHomeAsRecorded(t *testing.T) {
 	agent, _, _ := recorded(t, 200, `{"home":"/srv/box/home","favorites":[],"locations":[{"label":"/","path":"/"}]}`)
 	home, err := agent.Home(t.Context())

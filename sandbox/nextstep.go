@@ -67,6 +67,7 @@ type Facts struct {
 	Capabilities Capabilities
 	Settings     Settings
 	Run          *models.Run // nil: the box has none
+	Newest       bool        // the box is its run's newest: the run's command is in it
 	KeepAlive    bool        // of the automation
 	Attached     bool        // a live attachment exists
 	// What this claim has done or seen so far.
@@ -103,6 +104,9 @@ func NextStep(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepInspect}
 	case models.SeenProvisioning:
 		return nextProvisioning(b, f)
+	}
+	if at, held := attachedUntil(b, f); held {
+		return Next{Step: StepWait, At: at} // without a look: that may count as activity
 	}
 	if mustLook(b, f) {
 		return Next{Step: StepInspect}
@@ -177,7 +181,7 @@ func nextProvisioning(b *models.Sandbox, f Facts) Next {
 	if b.Desired != models.WantDeleted {
 		return Next{Step: StepInspect}
 	}
-	started := f.Run != nil && f.Run.StartingAt != nil // there may be output
+	started := f.Newest && f.Run != nil && f.Run.StartingAt != nil // there may be output
 	if started && mustLook(b, f) {
 		return Next{Step: StepInspect}
 	}
@@ -203,6 +207,18 @@ func nextDelete(b *models.Sandbox, f Facts) Next {
 	return Next{Step: StepDelete}
 }
 
+// attachedUntil says whether an attachment holds a suspend up now, and when to see about it again.
+func attachedUntil(b *models.Sandbox, f Facts) (at time.Time, held bool) {
+	end := b.OrderedAt.Add(attachedMost)
+	if !f.Attached || b.Desired != models.WantSuspended || b.Observed != models.SeenRunning || !f.Now.Before(end) {
+		return at, false
+	}
+	if at = f.Now.Add(attachedLook); end.Before(at) {
+		at = end
+	}
+	return at, true
+}
+
 func nextRun(b *models.Sandbox, f Facts) Next {
 	switch {
 	case b.Observed == models.SeenRunning, tried(b, StepResume):
@@ -214,18 +230,11 @@ func nextRun(b *models.Sandbox, f Facts) Next {
 }
 
 func nextSuspend(b *models.Sandbox, f Facts) Next {
-	held := b.OrderedAt.Add(attachedMost)
 	switch {
 	case b.Observed == models.SeenSuspended, tried(b, StepSuspend):
 		return Next{Step: StepRest}
 	case !f.Capabilities.CanSuspend():
 		return Next{Step: StepRest, Attention: AttentionUnsuspending}
-	case f.Attached && f.Now.Before(held):
-		at := f.Now.Add(attachedLook)
-		if held.Before(at) {
-			at = held
-		}
-		return Next{Step: StepWait, At: at}
 	case tried(b, markSuspendSent) && f.LastActivity != nil && f.LastActivity.After(activeSince(b, f)):
 		return Next{Step: StepGiveWay, Why: "the box was used after the order"}
 	case tried(b, markSuspendSent) && f.LastActivity == nil && b.AnsweredAt != nil && !f.Now.Before(b.AnsweredAt.Add(unreadableMost)):
@@ -270,7 +279,7 @@ func prepare(b *models.Sandbox, f Facts) (Step, bool) {
 }
 
 func wantsOutput(b *models.Sandbox, f Facts) bool {
-	if f.Run == nil || f.Run.StartingAt == nil || b.OutputEpoch == b.AwakeEpoch || tried(b, StepOutput) {
+	if !f.Newest || f.Run == nil || f.Run.StartingAt == nil || b.OutputEpoch == b.AwakeEpoch || tried(b, StepOutput) {
 		return false
 	}
 	whole := f.Run.OutputAt != nil && f.Run.ExitCode != nil // of an earlier time awake: nothing comes after an exit

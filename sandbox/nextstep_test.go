@@ -37,6 +37,7 @@ func facts(change ...func(*sandbox.Facts)) sandbox.Facts {
 		Capabilities: sandbox.Capabilities{Suspend: sandbox.SuspendMemory, List: true, Labels: true},
 		Settings:     sandbox.Settings{CleanupDelay: time.Hour},
 		Run:          &models.Run{Status: models.RunCompleted, StartingAt: at(-time.Minute)},
+		Newest:       true,
 	}
 	for _, c := range change {
 		c(&f)
@@ -128,7 +129,7 @@ func TestS0_127_StepsBeforeASuspendAreOutputReclaimExport(t *testing.T) {
 	require.Equal(t, []sandbox.Step{sandbox.StepQuiesce, sandbox.StepOutput, sandbox.StepReclaim, sandbox.StepExport, sandbox.StepSuspend, sandbox.StepSuspend}, order)
 }
 
-func TestBR_33_StepsBeforeADeleteAreOutputAndExport(t *testing.T) {
+func TestBR_33_S0_033_StepsBeforeADeleteAreOutputAndExport(t *testing.T) {
 	b, f := row(models.WantDeleted, models.SeenRunning), facts(func(f *sandbox.Facts) { f.Quiesced = true })
 	require.Equal(t, sandbox.StepOutput, sandbox.NextStep(b, f).Step)
 	b.OutputEpoch = 1
@@ -163,6 +164,7 @@ func TestPreparingStepsAreBestEffort(t *testing.T) {
 		{"no export where it is off", suspended(func(b *models.Sandbox) { b.OutputEpoch, b.ReclaimedEpoch = 1, 1 }), facts(func(f *sandbox.Facts) { f.Settings.Export = sandbox.ExportOff }), sandbox.StepSuspend},
 		{"no export where the provider keeps the history", suspended(func(b *models.Sandbox) { b.OutputEpoch, b.ReclaimedEpoch = 1, 1 }), facts(func(f *sandbox.Facts) { f.Capabilities.KeepsHistory = true }), sandbox.StepSuspend},
 		{"no output of a command that never started", suspended(), facts(func(f *sandbox.Facts) { f.Run.StartingAt = nil }), sandbox.StepReclaim},
+		{"no output of a box that another attempt replaced", suspended(), facts(func(f *sandbox.Facts) { f.Newest = false }), sandbox.StepReclaim},
 		{"no output twice: nothing comes after an exit", suspended(func(b *models.Sandbox) { b.AwakeEpoch, b.OutputEpoch = 2, 1 }), facts(func(f *sandbox.Facts) { f.Run.OutputAt, f.Run.ExitCode = at(0), new(int) }), sandbox.StepReclaim},
 		{"a box that was never seen awake has nothing to prepare", suspended(func(b *models.Sandbox) { b.AwakeEpoch = 0 }), facts(), sandbox.StepSuspend},
 	}
@@ -178,9 +180,11 @@ func TestASuspendWaitsForAnAttachmentAtMostAnHour(t *testing.T) {
 	b := row(models.WantSuspended, models.SeenRunning, func(b *models.Sandbox) { b.PrepareUntil = nil })
 	next := sandbox.NextStep(b, attached(time.Minute))
 	require.Equal(t, sandbox.Next{Step: sandbox.StepWait, At: t0.Add(90 * time.Second)}, next)
+	b.NextStepAt = at(50 * time.Second)
+	require.Equal(t, next, sandbox.NextStep(b, attached(time.Minute)), "the provider is not asked meanwhile")
 	next = sandbox.NextStep(b, attached(time.Hour-time.Second))
 	require.Equal(t, sandbox.Next{Step: sandbox.StepWait, At: t0.Add(time.Hour)}, next, "not beyond the hour")
-	require.Equal(t, sandbox.StepQuiesce, sandbox.NextStep(b, attached(time.Hour)).Step)
+	require.Equal(t, sandbox.StepInspect, sandbox.NextStep(b, attached(time.Hour)).Step)
 	require.Equal(t, sandbox.StepQuiesce, sandbox.NextStep(row(models.WantDeleted, models.SeenRunning), attached(time.Second)).Step, "deletes do not wait")
 }
 
@@ -262,9 +266,19 @@ func TestBoxesOfWhichNothingIsNamed(t *testing.T) {
 	require.Equal(t, sandbox.StepClose, sandbox.NextStep(gone, facts()).Step, "deleted when every identity is gone")
 }
 
-func TestS0_012_S0_131_AtRestNothingIsDueSoNothingIsPolled(t *testing.T) {
-	for _, observed := range []models.Observed{models.SeenRunning, models.SeenSuspended} {
-		b := row(models.Desired(observed), observed)
-		require.Equal(t, sandbox.StepRest, sandbox.NextStep(b, facts(func(f *sandbox.Facts) { f.Capabilities.LookingCounts = true })).Step)
+func TestS0_012_S0_019_S0_131_S0_132_S0_147_AtRestNothingIsDueWhateverTheProviderCanDoItself(t *testing.T) {
+	native := sandbox.Timer{Supported: true, Action: "suspend", Default: 15 * time.Minute}
+	for name, c := range map[string]sandbox.Capabilities{
+		"pauses idle boxes itself":     {Suspend: sandbox.SuspendMemory, NativeIdle: native},
+		"deletes by itself":            {Suspend: sandbox.SuspendDisk, NativeExpiry: native},
+		"counts a look as activity":    {Suspend: sandbox.SuspendSnapshot, LookingCounts: true},
+		"knows nothing of the kind":    {Suspend: sandbox.SuspendMemory},
+		"a look wakes, so none is had": {Suspend: sandbox.SuspendMemory, LookingWakes: true},
+	} {
+		for _, observed := range []models.Observed{models.SeenRunning, models.SeenSuspended} {
+			b := row(models.Desired(observed), observed)
+			got := sandbox.NextStep(b, facts(func(f *sandbox.Facts) { f.Capabilities = c }))
+			require.Equal(t, sandbox.Next{Step: sandbox.StepRest}, got, name)
+		}
 	}
 }

@@ -2,4 +2,8 @@
 
 package sandbox_test
 
-const raceEnabled = false
+// Volumes of what must hold for many boxes.
+const (
+	dueBoxes  = 200
+	sickBoxes = 30
+)

@@ -2,4 +2,8 @@
 
 package sandbox_test
 
-const raceEnabled = true
+// Volumes under the race detector, where SQLite is some thirty times slower.
+const (
+	dueBoxes  = 20
+	sickBoxes = 3
+)

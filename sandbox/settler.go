@@ -229,7 +229,7 @@ func (w *work) factsNow() Facts {
 	f.Now = w.Store.Now()
 	f.Capabilities = w.backend.Capabilities()
 	f.Settings = w.Settings
-	f.Run = w.claim.Run
+	f.Run, f.Newest = w.claim.Run, w.claim.Newest
 	f.KeepAlive = w.claim.KeepAlive
 	f.Attached = w.claim.AttachedAt
 	return f

@@ -24,7 +24,7 @@ func (r *rig) paused() (*models.Run, *models.Sandbox) {
 	return r.run(run.ID), r.is(box.ID, models.WantSuspended, models.SeenSuspended, true)
 }
 
-func TestS0_124_S0_119_SuspendAndResumeInEveryKind(t *testing.T) {
+func TestS0_119_S0_123_S0_124_S0_148_SuspendAndResumeInEveryKind(t *testing.T) {
 	kinds := map[string]struct {
 		quirks   sandboxtest.Quirks
 		sameID   bool
@@ -54,6 +54,9 @@ func TestS0_124_S0_119_SuspendAndResumeInEveryKind(t *testing.T) {
 					}
 					require.Equal(r, r.fake.Identity(before.ID).URL, after.URL, "BR-30: the first request after a resume goes to the new address")
 					require.Equal(r, r.fake.Identity(before.ID).Key, after.SessionKey)
+					if !k.sameID {
+						require.Empty(r, r.agent(before.ID).Requests(), "S0-123: the in-box part hears nothing of its new identity")
+					}
 					require.NoError(r, sandbox.AgentOf(after, r.agents.Client()).Ready(r.Context()))
 					r.order(before.ID, models.WantSuspended, "user:u")
 					r.settle()
