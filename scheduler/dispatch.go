@@ -127,7 +127,7 @@ func (d *Dispatch) conclude(ctx context.Context, run *models.Run, err error) err
 		d.Stale.Wake()
 		return nil
 	case ctx.Err() != nil:
-		return nil // we are stopping: the run is claimed again when its lease was given back
+		return nil //nolint:nilerr // we are stopping: the run is claimed again when its lease was given back
 	case errors.As(err, &failed):
 		d.Log.WarnContext(ctx, "run not started", "run", run.ID, "error", failed)
 		return d.fail(ctx, run, failed)

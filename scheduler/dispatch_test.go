@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -344,7 +345,7 @@ func TestDispatch_StartWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
 
 func TestDispatch_RefusedStartFailsTheRun(t *testing.T) {
 	for _, status := range []int{400, 500} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			one(t, sandboxtest.Quirks{}, func(r *rig) {
 				run := r.pending()
 				r.fake.Watch(func(c sandboxtest.Call) {

@@ -110,7 +110,7 @@ func (p *plan) next(after time.Time) time.Time {
 // last returns the latest fire at or before now, given that was is one and not after now.
 func (p *plan) last(was, now time.Time) time.Time {
 	if p.spec == nil {
-		return was.Add(now.Sub(was) / p.every * p.every)
+		return now.Add(-(now.Sub(was) % p.every))
 	}
 	// Between lo, a fire, and hi, after which none comes before now, half the distance goes each round.
 	lo, hi := was, now
@@ -267,11 +267,11 @@ func checkPart(part string, f field) error {
 	case part == "":
 		return fmt.Errorf("the %s has an empty list entry", f.name)
 	case strings.Contains(part, "#"):
-		return errors.New("# (the n-th weekday of a month) cannot be expressed")
+		return errors.New("the n-th weekday of a month (#) cannot be expressed")
 	case last || strings.HasPrefix(upper, "L"):
-		return errors.New("L (the last day) cannot be expressed")
+		return errors.New("the last day (L) cannot be expressed")
 	case f.width == 31 && strings.HasSuffix(upper, "W"):
-		return errors.New("W (the nearest weekday) cannot be expressed")
+		return errors.New("the nearest weekday (W) cannot be expressed")
 	}
 	if !stepped {
 		return nil

@@ -52,7 +52,7 @@ func TestBR02_OneRunAnInstantAndNeverTwoRunning(t *testing.T) {
 		}
 		a := r.scheduled("* * * * *", overlap(models.OverlapForbid))
 		started := map[string]time.Time{}
-		for tick := 0; tick < 40; tick++ { // 10 minutes in steps of 15 s
+		for range 40 { // 10 minutes in steps of 15 s
 			r.clock.Advance(15 * time.Second)
 			errs := make(chan error, len(duties))
 			for _, s := range duties {

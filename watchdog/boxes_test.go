@@ -57,11 +57,11 @@ func TestS1_030_OldestFirst(t *testing.T) {
 		r.settle()
 		var deleted []uuid.UUID
 		for _, c := range r.fake.Calls() {
-			if c.Method == "Delete" {
+			if c.Method == deleteCall {
 				deleted = append(deleted, c.Workspace)
 			}
 		}
-		require.Equal(r, len(boxes), len(deleted))
+		require.Len(r, deleted, len(boxes))
 		require.Equal(r, boxes[0].ID, deleted[0])
 		unstamped, _ := r.running()
 		require.Nil(r, r.run(unstamped.ID).CleanupDueAt)
@@ -127,7 +127,7 @@ func TestS1_036_OneBadRowDoesNotStopTheOthers(t *testing.T) {
 		_, boxes := r.due(3)
 		modelstest.Set(r.T, r.store, boxes[0], "session_key = ?", "not a sealed value")
 		r.fake.Watch(func(c sandboxtest.Call) {
-			if c.Method == "Delete" && c.Workspace == boxes[1].ID {
+			if c.Method == deleteCall && c.Workspace == boxes[1].ID {
 				panic("a provider's adapter has a bug")
 			}
 		})

@@ -77,6 +77,9 @@ func (b *blobs) get(key string) string {
 	return string(b.data[key])
 }
 
+// deleteCall is how a Fake names a delete.
+const deleteCall = "Delete"
+
 var place = models.Place{Backend: modelstest.Backend}
 
 // rig is the duties of this package and a settler over one database and one provider in memory.

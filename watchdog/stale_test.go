@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +33,7 @@ func TestCheck_CommandThatEndedWithoutACallback(t *testing.T) {
 		after time.Duration
 		want  models.RunStatus
 	}{{0, 60 * time.Second, models.RunCompleted}, {3, 10 * time.Second, models.RunFailed}} {
-		t.Run(fmt.Sprint(c.code), func(t *testing.T) {
+		t.Run(strconv.Itoa(c.code), func(t *testing.T) {
 			each(t, sandboxtest.Quirks{}, func(r *rig) {
 				run, box := r.running()
 				r.clock.Advance(5 * time.Second)
@@ -500,7 +501,7 @@ func TestBR33_OutputIsStoredBeforeTheDelete(t *testing.T) {
 				stored := make(chan struct{})
 				r.blobs.put = func() { <-time.After(100 * time.Millisecond); close(stored) }
 				r.fake.Watch(func(c sandboxtest.Call) {
-					if c.Method == "Delete" {
+					if c.Method == deleteCall {
 						select {
 						case <-stored:
 						default:

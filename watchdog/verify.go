@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"automation/models"
@@ -34,11 +35,11 @@ func (w *Watchdog) verify(ctx context.Context, run *models.Run) error {
 		return nil // we are stopping: the run is claimed again
 	}
 	now := w.Store.Now()
-	switch {
-	case v.outcome == "":
+	switch v.outcome {
+	case "":
 		o := exited(run, *v.command.ExitCode, v.command, now)
 		return w.endVerified(ctx, run, o)
-	case v.outcome == "still_running" || v.outcome == "transient_error":
+	case "still_running", "transient_error":
 		allowed, err := w.hardCap(ctx, run)
 		if err != nil {
 			return err
@@ -165,8 +166,7 @@ func agentVerdict(err error) verdict {
 
 // transport classes an error that may pass: its kind, and the status of the answer if there was one.
 func transport(err error) (kind string, status int) {
-	var answer *sandbox.AgentError
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[*sandbox.AgentError](err); ok {
 		status = answer.Status
 	}
 	var timeout net.Error
@@ -187,7 +187,7 @@ func exited(run *models.Run, code int, out sandbox.CommandOutput, now time.Time)
 		return models.Outcome{Status: models.RunCompleted, Reason: "exit"}
 	}
 	d := models.StatusDetail{
-		Phase: "execution", Kind: "execution_error", Source: "agent_server", Operation: "verify_run", Code: fmt.Sprint(code),
+		Phase: "execution", Kind: "execution_error", Source: "agent_server", Operation: "verify_run", Code: strconv.Itoa(code),
 	}
 	reason := "exit"
 	text := fmt.Sprintf("exit_code=%d%s%s", code, tail("stderr", out.Stderr, 1000), tail("stdout", out.Stdout, 500))
