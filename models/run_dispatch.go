@@ -296,37 +296,43 @@ func (s *Store) lockProvisioning(ctx context.Context, tx bun.IDB, runID, boxID, 
 }
 
 // MarkStarting writes starting_at, the phase "Starting automation", timeout_at and check_at, and sets the box's next_step_at
-// to check_at, WHERE the run is RUNNING, starting_at NULL and the box's lease is token's. ErrConflict otherwise: do not start.
-// In local mode box and token are zero.
+// to check_at (an order has set an earlier one, which stays), WHERE the run is RUNNING, starting_at NULL and the box's lease
+// is token's. ErrConflict otherwise, also when deletion of the box is ordered: do not start. In local mode box and token are
+// zero.
 func (s *Store) MarkStarting(ctx context.Context, runID, boxID, token uuid.UUID, timeoutAt, checkAt time.Time) error {
 	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		if boxID != uuid.Nil {
-			_, box, err := s.lockProvisioning(ctx, tx, runID, boxID, token)
-			if err != nil {
+			if err := s.handOver(ctx, tx, runID, boxID, token, checkAt); err != nil {
 				return err
 			}
-			if box.Desired == WantDeleted {
-				return fmt.Errorf("deletion of box %s is ordered: %w", boxID, ErrConflict)
-			}
 		}
-		err := oneRun(ctx, tx, runID, tx.NewUpdate().Model((*Run)(nil)).
-			Set("starting_at = ?", s.Now()).
+		now := s.Now()
+		return oneRun(ctx, tx, runID, tx.NewUpdate().Model((*Run)(nil)).
+			Set("starting_at = ?", now).
 			Set("current_phase = ?", phaseStarting).
 			Set("timeout_at = ?", timeoutAt).
-			Set("check_at = ?", checkTime(checkAt, timeoutAt, s.Now())).
+			Set("check_at = ?", checkTime(checkAt, timeoutAt, now)).
 			Where("id = ?", runID).
 			Where("status = ?", RunRunning).
 			Where("starting_at IS NULL"))
-		if err != nil || boxID == uuid.Nil {
-			return err
-		}
-		_, err = tx.NewUpdate().Model((*Sandbox)(nil)).
-			Set("next_step_at = ?", checkAt).
-			Where("id = ?", boxID).
-			Exec(ctx)
-		if err != nil {
-			return fmt.Errorf("hand box %s to the settler: %w", boxID, err)
-		}
-		return nil
 	})
+}
+
+// handOver locks run and box and gives the settler its first look at the box.
+func (s *Store) handOver(ctx context.Context, tx bun.IDB, runID, boxID, token uuid.UUID, checkAt time.Time) error {
+	_, box, err := s.lockProvisioning(ctx, tx, runID, boxID, token)
+	if err != nil {
+		return err
+	}
+	if box.Desired == WantDeleted {
+		return fmt.Errorf("deletion of box %s is ordered: %w", boxID, ErrConflict)
+	}
+	_, err = tx.NewUpdate().Model((*Sandbox)(nil)).
+		Set("next_step_at = ?", sooner(box.NextStepAt, &checkAt)).
+		Where("id = ?", boxID).
+		Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("hand box %s to the settler: %w", boxID, err)
+	}
+	return nil
 }

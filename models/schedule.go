@@ -1,6 +1,7 @@
 package models
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -97,11 +98,17 @@ const rowsPerStatement = 500
 // forbids overlap and has an active run gets its run SKIPPED whatever Skip says, for another process may have fired since the
 // caller looked (BR-02). It returns the runs it really inserted.
 func (s *Store) FireSchedules(ctx context.Context, fires []Fire) ([]*Run, error) {
+	inOrder := slices.SortedFunc(slices.Values(fires), func(a, b Fire) int {
+		return bytes.Compare(a.AutomationID[:], b.AutomationID[:])
+	})
 	var inserted []*Run
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		inserted = nil
 		now := s.Now()
-		for chunk := range slices.Chunk(fires, rowsPerStatement) {
+		for chunk := range slices.Chunk(inOrder, rowsPerStatement) {
+			if err := s.lockSchedules(ctx, tx, chunk); err != nil {
+				return err
+			}
 			moved, err := moveSchedules(ctx, tx, chunk, now)
 			if err != nil {
 				return err
@@ -115,9 +122,31 @@ func (s *Store) FireSchedules(ctx context.Context, fires []Fire) ([]*Run, error)
 			}
 			inserted = append(inserted, runs...)
 		}
-		return disableSchedules(ctx, tx, fires, now)
+		return disableSchedules(ctx, tx, inOrder, now)
 	})
 	return inserted, err
+}
+
+// lockSchedules locks automations in the order of their ids, so that replicas which fire the same ones wait for each other
+// instead of locking each other out.
+func (s *Store) lockSchedules(ctx context.Context, tx bun.IDB, fires []Fire) error {
+	if s.dialect == SQLite {
+		return nil
+	}
+	ids := make([]uuid.UUID, len(fires))
+	for n, f := range fires {
+		ids[n] = f.AutomationID
+	}
+	_, err := tx.NewSelect().Model((*Automation)(nil)).
+		Column("a.id").
+		Where("a.id IN (?)", bun.List(ids)).
+		OrderExpr("a.id").
+		For("NO KEY UPDATE").
+		Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("lock schedules: %w", err)
+	}
+	return nil
 }
 
 // schedule is one row of the VALUES list that moves next_run_at.

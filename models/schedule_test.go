@@ -87,16 +87,21 @@ func TestFiringMakesOneRunAndMovesTheSchedule(t *testing.T) {
 		runs, err := s.FireSchedules(t.Context(), fires)
 		require.NoError(t, err)
 		require.Len(t, runs, 3)
-		for n, r := range runs {
+		of := map[uuid.UUID]models.Fire{}
+		for _, f := range fires {
+			of[f.AutomationID] = f
+		}
+		for _, r := range runs {
 			got := read(t, s, r.ID)
+			fire := of[got.AutomationID]
 			require.Equal(t, models.TriggerCron, *got.TriggerSource)
-			sameTime(t, fires[n].Was, got.ScheduledFor)
+			sameTime(t, fire.Was, got.ScheduledFor)
 			a, err := s.Automation(t.Context(), got.OrgID, got.AutomationID)
 			require.NoError(t, err)
 			sameTime(t, next, a.NextRunAt)
 			sameTime(t, clock.Now(), a.LastTriggeredAt)
 			want := models.RunPending
-			if fires[n].Skip {
+			if fire.Skip {
 				want = models.RunSkipped
 				require.NotNil(t, got.CompletedAt)
 				require.NotEmpty(t, *got.ErrorDetail)

@@ -50,6 +50,8 @@ func TestKeysMustHave32Bytes(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	_, err = s.Seal("x")
 	require.ErrorIs(t, err, models.ErrSealed)
+	_, err = s.VerifyRunToken(s.MintRunToken(uuid.New(), time.Now().Add(time.Hour)))
+	require.ErrorIs(t, err, models.ErrRunToken)
 }
 
 func TestARunTokenOpensItsRunUntilItExpires(t *testing.T) {
