@@ -75,8 +75,7 @@ func byVariable[C any](err error) error {
 	}
 	var named []error
 	for _, e := range all.Errors {
-		var parse env.ParseError
-		if errors.As(e, &parse) {
+		if parse, ok := errors.AsType[env.ParseError](e); ok {
 			if field, ok := reflect.TypeFor[C]().FieldByName(parse.Name); ok {
 				key, _, _ := strings.Cut(field.Tag.Get("env"), ",")
 				e = fmt.Errorf("%s: not a valid %s", key, parse.Type) // the value may be a secret

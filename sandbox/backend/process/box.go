@@ -206,12 +206,12 @@ func writeFile(path string, text []byte) error {
 	_, err = f.Write(text)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = os.Rename(f.Name(), path) //nolint:gosec // in the same directory, named by the service
 	}
 	if err == nil {
 		err = syncDir(dir)
 	} else {
-		_ = os.Remove(f.Name())
+		_ = os.Remove(f.Name()) //nolint:gosec // our own temporary file
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
@@ -220,7 +220,7 @@ func writeFile(path string, text []byte) error {
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := os.Open(dir) //nolint:gosec // a directory of ours, named by the service
 	if err != nil {
 		return fmt.Errorf("sync directory: %w", err)
 	}

@@ -155,7 +155,7 @@ const nobody = 65534
 // nobodysDir makes a directory of nobody's; those of the testing package can be entered by their owner only.
 func nobodysDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nobody-")
+	dir, err := os.MkdirTemp("", "nobody-") //nolint:usetesting // see above
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		err = os.Chown(dir, nobody, nobody)

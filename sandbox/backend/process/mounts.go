@@ -59,7 +59,7 @@ func unescape(s string) string {
 
 // mountsBelow returns the mount points in dir: deleting across one would empty what is mounted there.
 func mountsBelow(dir string) ([]string, error) {
-	real, err := filepath.EvalSymlinks(dir)
+	dir, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -72,7 +72,7 @@ func mountsBelow(dir string) ([]string, error) {
 	}
 	var points []string
 	for _, m := range mounts {
-		if strings.HasPrefix(m.point, real+"/") {
+		if strings.HasPrefix(m.point, dir+"/") {
 			points = append(points, m.point)
 		}
 	}

@@ -92,7 +92,7 @@ func (p proc) signal(sig syscall.Signal) error {
 	if err != nil {
 		return fmt.Errorf("find process %d: %w", p.PID, err)
 	}
-	defer handle.Release()
+	defer func() { _ = handle.Release() }()
 	if !p.alive() {
 		return nil
 	}

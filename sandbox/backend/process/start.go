@@ -41,8 +41,9 @@ func (x box) readStart() (start, error) {
 		return start{}, err
 	}
 	var s start
-	if json.Unmarshal(text, &s) != nil || s.BootID != boot {
-		return start{}, nil // of no use: what still runs is found without them
+	_ = json.Unmarshal(text, &s) // what a box has spoilt is of no use: what still runs is found without it
+	if s.BootID != boot {
+		return start{}, nil
 	}
 	return s, nil
 }
@@ -91,7 +92,7 @@ func (b *Backend) launch(ctx context.Context, x box) (err error) {
 	if err := x.ensureKey(); err != nil { // a box can have removed it
 		return err
 	}
-	cmd := exec.Command(b.executable, SupervisorCommand, x.dir)
+	cmd := exec.Command(b.executable, SupervisorCommand, x.dir) //nolint:noctx // it outlives every context
 	cmd.Dir, cmd.Env = x.home(), b.environment(x)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signal to our group or terminal reaches a box
 	log, err := os.OpenFile(x.control(logFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

@@ -108,7 +108,8 @@ func (s *supervisor) exec() (proc, error) {
 	if err != nil {
 		return proc{}, fmt.Errorf("start agent server: %w", err)
 	}
-	cmd := exec.Command(program, "agent-server", "--host", "127.0.0.1", "--port", "0", "--port-file", s.box.control(portFile))
+	args := []string{"agent-server", "--host", "127.0.0.1", "--port", "0", "--port-file", s.box.control(portFile)}
+	cmd := exec.Command(program, args...) //nolint:noctx // it ends when somebody ends it
 	cmd.Dir, cmd.Env = s.box.home(), append(os.Environ(), "OH_SESSION_API_KEYS_0="+string(key))
 	cmd.Stdout, cmd.Stderr = in, in
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
