@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -97,122 +96,6 @@ func TestS0_010_ABoxGetsNoCredentialButItsOwnRunToken(t *testing.T) {
 		_, err = r.store.VerifyRunToken(values["AUTOMATION_CALLBACK_API_KEY"])
 		require.Error(r, err, "it ends a day after the deadline")
 		require.Equal(r, r.box(*run.BoxID).SessionKey, values["SESSION_API_KEY"], "the key of the box's own agent server")
-	})
-}
-
-func TestDispatch_BoxThatFailsIsReplacedByAnother(t *testing.T) {
-	each(t, sandboxtest.Quirks{}, func(r *rig) {
-		first := true
-		r.fake.Watch(func(c sandboxtest.Call) {
-			if c.Method == "Inspect" && first {
-				first = false
-				r.fake.Break(c.Workspace)
-			}
-		})
-		run := r.pending()
-		r.execute()
-		run = r.run(run.ID)
-		require.NotNil(r, run.BashCommandID)
-		require.Equal(r, 2, run.Attempt)
-		rows := r.boxes(run)
-		require.Len(r, rows, 2, "every attempt has a row of its own")
-		require.Equal(r, *run.BoxID, rows[1].ID)
-		require.Equal(r, models.WantDeleted, rows[0].Desired)
-		require.Nil(r, rows[0].LeaseToken)
-		require.Equal(r, 1, r.fake.CountFor("Create", rows[0].ID), "create is never repeated on a row")
-		r.settle()
-		require.Equal(r, models.SeenDeleted, r.box(rows[0].ID).Observed)
-		require.Len(r, r.fake.Alive(), 1)
-		require.Nil(r, r.run(run.ID).CleanupDueAt)
-	})
-}
-
-func TestDispatch_GivesUpAfterTheLastAttempt(t *testing.T) {
-	one(t, sandboxtest.Quirks{}, func(r *rig) {
-		r.fake.Watch(func(c sandboxtest.Call) {
-			if c.Method == "Inspect" {
-				r.fake.Break(c.Workspace)
-			}
-		})
-		run := r.pending()
-		r.execute()
-		run = r.run(run.ID)
-		require.Equal(r, models.RunFailed, run.Status)
-		require.Equal(r, "Sandbox failed to start: status=ERROR, status_detail=image_pull_error (attempts: 3)", *run.ErrorDetail)
-		d := r.detail(run)
-		require.Equal(r, "environment_unavailable", d.Kind)
-		require.Equal(r, "sandbox_error", d.Code)
-		require.Equal(r, 3, d.Attempts)
-		require.True(r, d.Transient)
-		r.fake.Watch(nil)
-		r.settle()
-		require.Empty(r, r.fake.Alive())
-		require.Nil(r, run.CleanupDueAt, "nothing to look into: no stamp")
-	})
-}
-
-func TestDispatch_BoxThatIsNeverReady(t *testing.T) {
-	one(t, sandboxtest.Quirks{SlowCreate: 1 << 30}, func(r *rig) {
-		r.dispatch.Settings.ReadyTimeout = time.Second
-		r.dispatch.Settings.ProvisionMaxAttempts = 2
-		run := r.pending()
-		r.execute()
-		run = r.run(run.ID)
-		require.Equal(r, "Sandbox failed to start: not ready after 1s, status=STARTING (attempts: 2)", *run.ErrorDetail)
-		require.Equal(r, "sandbox_ready_timeout", r.detail(run).Code)
-	})
-}
-
-func TestBR24_QuotaSkipsTheRunWithOneCall(t *testing.T) {
-	each(t, sandboxtest.Quirks{}, func(r *rig) {
-		r.fake.FailAlways("Create", fmt.Errorf("CONCURRENCY_LIMIT_REACHED: %w", sandbox.ErrQuota))
-		run := r.pending()
-		r.execute()
-		run = r.run(run.ID)
-		require.Equal(r, models.RunSkipped, run.Status)
-		require.Nil(r, run.ErrorDetail)
-		require.Equal(r, "concurrency_limit", r.detail(run).Kind)
-		require.True(r, r.detail(run).Transient)
-		r.settle()
-		box := r.box(*run.BoxID)
-		require.Equal(r, models.SeenDeleted, box.Observed, "a definite refusal closes the row")
-		require.Nil(r, box.NextStepAt)
-		require.Equal(r, []string{"Create"}, r.fake.Methods(box.ID), "one call, and none for the clean-up")
-	})
-}
-
-func TestDispatch_RefusedCreate(t *testing.T) {
-	one(t, sandboxtest.Quirks{}, func(r *rig) {
-		r.fake.FailAlways("Create", fmt.Errorf("403: %w", sandbox.ErrRefused))
-		run := r.pending()
-		r.execute()
-		run = r.run(run.ID)
-		require.Equal(r, models.RunFailed, run.Status)
-		require.Equal(r, "Failed to get execution context", *run.ErrorDetail)
-		require.False(r, r.detail(run).Transient)
-		r.settle()
-		require.Equal(r, []string{"Create"}, r.fake.Methods(*run.BoxID))
-	})
-}
-
-func TestDispatch_CreateWhoseAnswerWasLostLeavesNoBox(t *testing.T) {
-	each(t, sandboxtest.Quirks{}, func(r *rig) {
-		// The box is made, but neither identity nor answer reaches us.
-		r.fake.Watch(func(c sandboxtest.Call) {
-			if c.Method == "Create" {
-				r.fake.Plant(sandbox.Label{Deployment: r.dispatch.Deployment, WorkspaceID: c.Workspace})
-			}
-		})
-		r.fake.FailAlways("Create", errors.New("connection reset"))
-		run := r.pending()
-		r.execute()
-		run = r.run(run.ID)
-		require.Equal(r, models.RunFailed, run.Status)
-		require.Equal(r, "Failed to get execution context", *run.ErrorDetail)
-		require.Len(r, r.fake.Alive(), 1)
-		r.settle()
-		require.Empty(r, r.fake.Alive(), "found by its label and deleted")
-		require.Equal(r, models.SeenDeleted, r.box(*run.BoxID).Observed)
 	})
 }
 
@@ -364,97 +247,6 @@ func TestDispatch_RefusedStartFailsTheRun(t *testing.T) {
 	}
 }
 
-func TestDispatch_Tarballs(t *testing.T) {
-	cases := []struct {
-		name, path string
-		stderr     string
-		exit       int
-		want       string
-		disabled   bool
-	}{
-		{"fetched", "https://example.test/code.tar.gz", "", 0, "", false},
-		{"gone", "https://example.test/code.tar.gz", "curl: (22) The requested URL returned error: 404", 22,
-			"External tarball URL is not accessible: https://example.test/code.tar.gz. HTTP error: curl: (22) The requested URL returned error: 404", true},
-		{"down", "https://example.test/code.tar.gz", "curl: (22) The requested URL returned error: 503", 22,
-			"Failed to download tarball (exit=22): curl: (22) The requested URL returned error: 503", false},
-		{"too big", "http://example.test/code.tar.gz", "", 63, "Tarball exceeds size limit (100 MB)", false},
-		{"scheme", "ftp://example.test/code.tar.gz", "", 0, "Unsupported tarball_path: 'ftp://example.test/code.tar.gz'", false},
-		{"none", "", "", 0, "Unsupported tarball_path: ''", false},
-		{"upload unknown", "oh-internal://uploads/" + recordedRun.String(), "", 0, "Tarball upload not found: " + recordedRun.String(), true},
-		{"upload malformed", "oh-internal://uploads/../x", "", 0, "Tarball upload not found: ../x", true},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			one(t, sandboxtest.Quirks{}, func(r *rig) {
-				r.auto = r.automation(func(a *models.Automation) { a.TarballPath = c.path })
-				r.fake.Watch(func(call sandboxtest.Call) {
-					if call.Method == "Inspect" {
-						r.agent(call.Workspace).OnStart(func(command *sandboxtest.Command) {
-							if strings.HasPrefix(command.Text, "curl ") {
-								command.Stderr, command.Exit = c.stderr, &c.exit
-							}
-						})
-					}
-				})
-				run := r.pending()
-				r.execute()
-				run = r.run(run.ID)
-				a, err := r.store.Automation(r.Context(), r.auto.OrgID, r.auto.ID)
-				require.NoError(r, err)
-				if c.want == "" {
-					require.Equal(r, models.RunRunning, run.Status)
-					commands := r.agent(*run.BoxID).Commands()
-					require.Len(r, commands, 2)
-					require.Equal(r, commands[1].ID, *run.BashCommandID)
-					return
-				}
-				require.Equal(r, models.RunFailed, run.Status)
-				require.Equal(r, c.want, *run.ErrorDetail)
-				require.Equal(r, c.disabled, !a.Enabled())
-				require.Nil(r, run.StartingAt)
-				if c.disabled {
-					require.Equal(r, c.want, *a.DisabledReason)
-					require.Equal(r, "TarballNotFoundError", r.detail(run).Code)
-				}
-				r.fake.Watch(nil)
-				r.settle()
-				require.Empty(r, r.fake.Alive())
-			})
-		})
-	}
-}
-
-// Fault 18 of the Python service: another organization's upload.
-func TestDispatch_ForeignUploadIsNotSent(t *testing.T) {
-	one(t, sandboxtest.Quirks{}, func(r *rig) {
-		theirs := &models.Upload{OrgID: uuid.New(), UserID: uuid.New(), Name: "secret", Status: models.UploadCompleted, BlobKey: "uploads/secret.tar"}
-		require.NoError(r, r.store.CreateUpload(r.Context(), theirs))
-		r.blobs.data["uploads/secret.tar"] = []byte("secret")
-		r.auto = r.automation(func(a *models.Automation) { a.TarballPath = internalUpload + theirs.ID.String() })
-		run := r.pending()
-		r.execute()
-		require.Equal(r, models.RunFailed, r.run(run.ID).Status)
-		require.NotContains(r, r.agent(*r.run(run.ID).BoxID).Requests(), "POST /api/file/upload")
-	})
-}
-
-// Fault 20 of the Python service: an upload that fails is not ignored.
-func TestDispatch_FailedUploadFailsTheRun(t *testing.T) {
-	one(t, sandboxtest.Quirks{}, func(r *rig) {
-		run := r.pending()
-		r.fake.Watch(func(c sandboxtest.Call) {
-			if c.Method == "Inspect" {
-				r.agent(c.Workspace).Fail("/api/file/upload", 500)
-			}
-		})
-		r.execute()
-		run = r.run(run.ID)
-		require.Equal(r, models.RunFailed, run.Status)
-		require.Contains(r, *run.ErrorDetail, "Failed to upload the tarball")
-		require.Empty(r, r.agent(*run.BoxID).Commands())
-	})
-}
-
 func TestDispatch_LocalModeHasNoBox(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, func(r *rig) {
 		// A box of the fake serves as the shared agent server.
@@ -586,21 +378,5 @@ func TestDispatch_TwoProcessesClaimEachRunOnce(t *testing.T) {
 	for _, run := range r.runs(r.auto) {
 		require.Equal(t, 1, run.Attempt)
 		require.Len(t, r.agent(*run.BoxID).Commands(), 1)
-	}
-}
-
-func TestRetryDelay(t *testing.T) {
-	require.Equal(t, 15*time.Second, retryDelay(30*time.Second, 1, 0))
-	require.Equal(t, 30*time.Second, retryDelay(30*time.Second, 1, 0.5))
-	require.Equal(t, 180*time.Second, retryDelay(30*time.Second, 3, 1))
-	require.Zero(t, retryDelay(0, 5, 0.5))
-}
-
-func TestClassify(t *testing.T) {
-	for raw, want := range map[string]string{
-		"": "", "Back-off pulling: ImagePullBackOff": "image_pull_error", "runtime_ingress:not_ready:503 at host x": "runtime_ingress:not_ready:503",
-		"0/5 nodes: Insufficient cpu": "insufficient_cpu", "something with a secret": "unclassified",
-	} {
-		require.Equal(t, want, classify(raw))
 	}
 }

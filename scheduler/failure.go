@@ -1,11 +1,8 @@
 package scheduler
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"regexp"
 	"strings"
 
@@ -122,7 +119,7 @@ func contextFailure(err error) *failure {
 		Phase: "dispatch", Kind: "unknown", Detail: err.Error(), Source: "sandbox_api", Operation: "get_execution_context",
 	}
 	d := &f.detail
-	switch kind, status := transport(err); {
+	switch kind, status := sandbox.Passing(err); {
 	case errors.Is(err, sandbox.ErrQuota):
 		f.status, f.text = models.RunSkipped, ""
 		d.Kind, d.Detail, d.Transient = "concurrency_limit", "Concurrent sandbox limit reached", true
@@ -133,38 +130,13 @@ func contextFailure(err error) *failure {
 		d.Code = "refused"
 	case errors.Is(err, sandbox.ErrInvalid):
 		d.Code = "invalid"
-	case status != 0:
+	case kind != "" && status != 0:
 		d.Kind, d.StatusCode, d.Transient = kind, status, true
 		d.Detail = fmt.Sprintf("sandbox_api get_execution_context returned HTTP %d", status)
 	case kind != "":
 		d.Kind, d.Transient = kind, true
 	}
 	return f
-}
-
-// transport classes an error of a call that may succeed later: its kind, and the status of the answer if there was one.
-// kind is "" for everything else.
-func transport(err error) (kind string, status int) {
-	var answer interface{ HTTPStatus() int }
-	if errors.As(err, &answer) {
-		switch status := answer.HTTPStatus(); {
-		case status == http.StatusTooManyRequests:
-			return "rate_limited", status
-		case status == http.StatusRequestTimeout:
-			return "timeout", status
-		case status >= 500:
-			return "server_error", status
-		}
-		return "", 0
-	}
-	var network net.Error
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
-		return "timeout", 0
-	case errors.As(err, &network):
-		return "transport", 0
-	}
-	return "", 0
 }
 
 // executionFailure is an error between a box that runs and the start of the command in it.

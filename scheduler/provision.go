@@ -118,7 +118,7 @@ func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) err
 	switch {
 	case err == nil:
 		return nil
-	case definite(err):
+	case definite(err), errors.Is(err, sandbox.ErrBreakerOpen): // nothing was made, or even asked
 		if closeErr := d.closeRow(record, h); closeErr != nil {
 			d.Log.WarnContext(ctx, "refused box not closed", "box", c.Box.ID, "error", closeErr)
 		}
@@ -141,7 +141,7 @@ func (d *Dispatch) closeRow(ctx context.Context, h *hold) error {
 	gone := models.SeenDeleted
 	_, err := d.Store.RecordStep(ctx, models.Step{
 		BoxID: h.box.ID, Token: h.token, Generation: h.box.Generation, Name: "create", Observed: &gone,
-		Events: []models.Event{{What: "created", Actor: "dispatch", Outcome: "failed", Reason: "the provider refused"}},
+		Events: []models.Event{{What: "created", Actor: "dispatch", Outcome: "failed", Reason: "nothing was made"}},
 	})
 	if err != nil {
 		return fmt.Errorf("close the row of box %s: %w", h.box.ID, err)
@@ -176,17 +176,6 @@ func remember(box *models.Sandbox, i sandbox.Identity) {
 	box.Identities = append(box.Identities, &models.Identity{
 		SandboxID: box.ID, Kind: i.Kind, ProviderID: i.ProviderID, URL: i.URL, SessionKey: i.Key,
 	})
-}
-
-// refOf is the box as a backend is asked about it.
-func refOf(box *models.Sandbox) sandbox.Ref {
-	ref := sandbox.Ref{
-		WorkspaceID: box.ID, Location: box.Location, Owner: sandbox.Owner{OrgID: box.OrgID, UserID: box.UserID},
-	}
-	for _, i := range box.Open() {
-		ref.Identities = append(ref.Identities, sandbox.Identity{Kind: i.Kind, ProviderID: i.ProviderID, URL: i.URL, Key: i.SessionKey})
-	}
-	return ref
 }
 
 // ready looks at the box until it runs and its agent server answers, at most ReadyTimeout.
@@ -231,7 +220,7 @@ func (d *Dispatch) ready(h *hold, c models.Dispatched) (sandbox.Agent, error) {
 func (d *Dispatch) look(ctx context.Context, box *models.Sandbox) (sandbox.Observation, error) {
 	call, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	ref := refOf(box)
+	ref := sandbox.RefOf(box)
 	obs, err := d.Backend.Inspect(call, ref)
 	if named, ok := ref.Newest(models.IdentityBox); err == nil && ok {
 		obs.Identity.URL, obs.Identity.Key = cmp.Or(obs.Identity.URL, named.URL), cmp.Or(obs.Identity.Key, named.Key)

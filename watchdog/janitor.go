@@ -9,12 +9,8 @@ import (
 	"automation/models"
 )
 
-const (
-	// sweepBatch bounds one pass of the janitor (S1-031); while passes are full the next follows at once.
-	sweepBatch = 100
-	// attachedHold is how long past its stamp a box is spared while somebody is in it (design section 9).
-	attachedHold = time.Hour
-)
+// sweepBatch bounds one pass of the janitor (S1-031); while passes are full the next follows at once.
+const sweepBatch = 100
 
 // Janitor is the duty that orders due boxes deleted (S1-028…039, C-005): oldest stamp first, one bounded transaction a pass,
 // no call to any provider and no lease. What becomes of an order is the settler's. It sleeps until the earliest stamp.
@@ -29,7 +25,7 @@ func (w *Watchdog) Janitor() loop.Loop {
 }
 
 func (w *Watchdog) sweep(ctx context.Context, places []models.Place) (int, error) {
-	ordered, err := w.Store.OrderDue(ctx, places, sweepBatch, attachedHold)
+	ordered, err := w.Store.OrderDue(ctx, places, sweepBatch, models.AttachedHold)
 	if err != nil {
 		return 0, fmt.Errorf("order due boxes: %w", err)
 	}

@@ -13,7 +13,7 @@ const (
 	purgeBatch = 500
 )
 
-// Purge is the duty that removes records past their retention: events, and stored outputs of runs whose box is gone (design
+// Purge is the duty that removes records past their retention: events, sweeps, and stored outputs of runs whose box is gone (design
 // section 9). An output's blob goes before the row forgets it, so that a crash leaves no blob that nobody knows.
 func (w *Watchdog) Purge() loop.Loop {
 	return loop.Loop{Name: "purge", Every: purgeEvery, Batch: purgeBatch, Pass: w.purge}
@@ -24,6 +24,10 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 	events, err := w.Store.PurgeEvents(ctx, now.Add(-keep.EventRetention), purgeBatch)
 	if err != nil {
 		return 0, fmt.Errorf("purge events: %w", err)
+	}
+	sweeps, err := w.Store.PurgeSweeps(ctx, now.Add(-keep.EventRetention), purgeBatch)
+	if err != nil {
+		return events, fmt.Errorf("purge sweeps: %w", err)
 	}
 	expired, err := w.Store.ExpiredOutputs(ctx, now.Add(-keep.OutputRetention), purgeBatch)
 	if err != nil {
@@ -37,8 +41,8 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 			return events, fmt.Errorf("forget output of run %s: %w", run, err)
 		}
 	}
-	if n := events + len(expired); n > 0 {
-		w.Log.InfoContext(ctx, "records purged", "events", events, "outputs", len(expired))
+	if n := events + sweeps + len(expired); n > 0 {
+		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "outputs", len(expired))
 	}
-	return max(events, len(expired)), nil
+	return max(events, sweeps, len(expired)), nil
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -125,7 +123,7 @@ func (w *Watchdog) boxVerdict(ctx context.Context, box *models.Sandbox) (verdict
 		v.text = "this process does not serve backend " + box.Backend
 		return v, true
 	}
-	obs, err := backend.Inspect(ctx, refOf(box))
+	obs, err := backend.Inspect(ctx, sandbox.RefOf(box))
 	switch {
 	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrInvalid):
 		return unavailable("Sandbox not available"), true
@@ -133,7 +131,7 @@ func (w *Watchdog) boxVerdict(ctx context.Context, box *models.Sandbox) (verdict
 		return verdict{outcome: "exception", kind: "unknown", code: "refused", text: "verification failed: " + err.Error()}, true
 	case err != nil:
 		v := verdict{outcome: "transient_error", source: "sandbox_api", asked: "get_sandbox", text: err.Error()}
-		v.kind, v.status = transport(err)
+		v.kind, v.status = passing(err)
 		if v.status != 0 {
 			v.text = fmt.Sprintf("sandbox_api get_sandbox returned HTTP %d", v.status)
 		}
@@ -157,28 +155,19 @@ func agentVerdict(err error) verdict {
 		return v
 	}
 	v.outcome = "transient_error"
-	v.kind, v.status = transport(err)
+	v.kind, v.status = passing(err)
 	if v.status != 0 {
 		v.text = fmt.Sprintf("agent_server verify_run returned HTTP %d", v.status)
 	}
 	return v
 }
 
-// transport classes an error that may pass: its kind, and the status of the answer if there was one.
-func transport(err error) (kind string, status int) {
-	if answer, ok := errors.AsType[*sandbox.AgentError](err); ok {
-		status = answer.Status
+// passing is sandbox.Passing for an error that is taken to pass in any case: a provider's other words say that it did not answer.
+func passing(err error) (kind string, status int) {
+	if kind, status = sandbox.Passing(err); kind == "" {
+		kind = "transport"
 	}
-	var timeout net.Error
-	switch {
-	case status == http.StatusTooManyRequests:
-		return "rate_limited", status
-	case status >= 500:
-		return "server_error", status
-	case status == http.StatusRequestTimeout, errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "timeout", status
-	}
-	return "transport", status
+	return kind, status
 }
 
 // exited is how a run ends whose command has exited, as the contract words it.
@@ -223,15 +212,4 @@ func tail(name, text string, n int) string {
 		text = string(r[len(r)-n:])
 	}
 	return "\n" + name + ": " + text
-}
-
-// refOf is the box as a backend is asked about it.
-func refOf(box *models.Sandbox) sandbox.Ref {
-	ref := sandbox.Ref{
-		WorkspaceID: box.ID, Location: box.Location, Owner: sandbox.Owner{OrgID: box.OrgID, UserID: box.UserID},
-	}
-	for _, i := range box.Open() {
-		ref.Identities = append(ref.Identities, sandbox.Identity{Kind: i.Kind, ProviderID: i.ProviderID, URL: i.URL, Key: i.SessionKey})
-	}
-	return ref
 }
