@@ -228,8 +228,9 @@ func TestAnOlderAttemptsDeleteNeverClearsTheNewerBoxesStamp(t *testing.T) {
 	})
 }
 
-func TestS1_034_ThirtyBoxesThatNeverGoKeepNobodyWaiting(t *testing.T) {
+func TestS1_034_VolumeThirtyBoxesThatNeverGoKeepNobodyWaiting(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+		sickBoxes := max(3, modelstest.Volume(30))
 		var runs []*models.Run
 		for range sickBoxes {
 			run, box := r.paused()
@@ -344,7 +345,7 @@ func TestASickProviderBesideAHealthyOne(t *testing.T) {
 	})
 }
 
-func TestBR_01_TwoProcessesDelete200DueBoxesOnceEach(t *testing.T) {
+func TestBR_01_VolumeTwoProcessesDelete200DueBoxesOnceEach(t *testing.T) {
 	c := &clock{}
 	db := modelstest.NewPostgres(t)
 	r := newRig(t, db.Open(t, models.WithClock(c.Now)), c, sandboxtest.Quirks{}, withDelay)
@@ -352,6 +353,7 @@ func TestBR_01_TwoProcessesDelete200DueBoxesOnceEach(t *testing.T) {
 	other.Store = db.Open(t, models.WithClock(c.Now))
 	settlers := []*sandbox.Settler{r.settler, sandbox.NewSettler(other)}
 
+	dueBoxes := max(20, modelstest.Volume(200))
 	var ids []uuid.UUID
 	past := c.Now().Add(-time.Second)
 	for range dueBoxes {

@@ -141,7 +141,7 @@ func (r *rig) runningOf(a *models.Automation, edit ...func(*models.Run, *models.
 		require.NoError(r, r.fake.Create(r.Context(), spec, func(i sandbox.Identity) error { named = i; return nil }))
 		b.Identities[0].ProviderID = named.ProviderID
 		if run.StartingAt != nil {
-			id := r.agents.Box(named.ProviderID).Run("run " + run.ID.String())
+			id := r.agents.Box(named.ProviderID).Run("start '" + sandbox.StartMarker(run.ID) + "'")
 			run.BashCommandID = &id
 		}
 	}

@@ -122,7 +122,7 @@ func (w *work) exits(ctx context.Context, id string, grace time.Duration) (bool,
 	}
 }
 
-// commandID is the entrypoint's id in the box: as stored, else looked up by the run's id in its text. "" when the box knows
+// commandID is the entrypoint's id in the box: as stored, else looked up by its StartMarker. "" when the box knows
 // of none.
 func (w *work) commandID(ctx context.Context) (string, error) {
 	run := w.claim.Run
@@ -133,7 +133,7 @@ func (w *work) commandID(ctx context.Context) (string, error) {
 		w.command = *run.BashCommandID
 		return w.command, nil
 	}
-	id, err := w.agent().FindCommand(ctx, run.ID.String())
+	id, err := w.agent().FindCommand(ctx, StartMarker(run.ID))
 	if err != nil || id == "" {
 		return "", err
 	}

@@ -155,7 +155,7 @@ func TestACommandWhoseIDWasLostIsFoundByItsText(t *testing.T) {
 		run, box := r.running()
 		id := *run.BashCommandID
 		r.exit(run, box, "out", 0)
-		r.agent(box.ID).Run("something else")
+		r.agent(box.ID).Run("curl " + run.ID.String() + ".tar.gz")
 		_, err := r.raw().NewUpdate().Model(run).Set("bash_command_id = NULL").WherePK().Exec(r.Context())
 		require.NoError(r, err)
 		r.finish(run, models.Outcome{})
