@@ -91,15 +91,47 @@ func (a *Access) Enter(ctx context.Context, orgID, boxID uuid.UUID, who string) 
 			return nil, err
 		}
 	}
-	if inside(box) && now.Sub(*box.ObservedAt) > readyAfterWake {
+	if !inside(box, time.Time{}) || now.Sub(*box.ObservedAt) <= readyAfterWake {
+		return a.woken(ctx, box, who, time.Time{})
+	}
+	if a.answers(ctx, box, now) {
 		return box, nil
 	}
-	return a.woken(ctx, box, who)
+	// The provider may have suspended it by itself: the settler looks, and what it sees is adopted before we order.
+	if err := a.Store.NudgeBox(ctx, boxID); err != nil {
+		return nil, err
+	}
+	a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
+	return a.woken(ctx, box, who, now)
 }
 
-// inside reports whether a box is wanted running and was seen so since.
-func inside(b *models.Sandbox) bool {
-	return b.Desired == models.WantRunning && b.Observed == models.SeenRunning && b.ObservedAt != nil && !b.ObservedAt.Before(b.OrderedAt)
+// answers reports whether the box's agent server does, asking it at most every few seconds while something is attached.
+func (a *Access) answers(ctx context.Context, box *models.Sandbox, now time.Time) bool {
+	a.mu.Lock()
+	at := a.attached[box.ID]
+	known := at != nil && now.Sub(at.answered) < touchEvery
+	a.mu.Unlock()
+	if known {
+		return true
+	}
+	probe, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	err := AgentOf(box, a.HTTP).Ready(probe)
+	if errors.Is(err, ErrUnreachable) || probe.Err() != nil {
+		return false
+	}
+	if at != nil {
+		a.mu.Lock()
+		at.answered = now
+		a.mu.Unlock()
+	}
+	return true
+}
+
+// inside reports whether a box is wanted running and was seen so since, and after a given time.
+func inside(b *models.Sandbox, after time.Time) bool {
+	return b.Desired == models.WantRunning && b.Observed == models.SeenRunning && b.ObservedAt != nil &&
+		!b.ObservedAt.Before(b.OrderedAt) && b.ObservedAt.After(after)
 }
 
 // AgentOf is the client of a box's agent server.
@@ -108,8 +140,8 @@ func AgentOf(b *models.Sandbox, client *http.Client) Agent {
 }
 
 // woken waits for the one wake-up of the box; a caller that gives up does not end it for the others.
-func (a *Access) woken(ctx context.Context, box *models.Sandbox, who string) (*models.Sandbox, error) {
-	w := a.share(box.ID, who)
+func (a *Access) woken(ctx context.Context, box *models.Sandbox, who string, after time.Time) (*models.Sandbox, error) {
+	w := a.share(box.ID, who, after)
 	if w == nil {
 		return nil, fmt.Errorf("%w: the service is stopping", ErrNotReady)
 	}
@@ -122,7 +154,7 @@ func (a *Access) woken(ctx context.Context, box *models.Sandbox, who string) (*m
 }
 
 // share joins the wake-up that is under way, or starts one; nil after Close.
-func (a *Access) share(boxID uuid.UUID, who string) *waking {
+func (a *Access) share(boxID uuid.UUID, who string, after time.Time) *waking {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	w := a.waking[boxID]
@@ -132,7 +164,7 @@ func (a *Access) share(boxID uuid.UUID, who string) *waking {
 	w = &waking{done: make(chan struct{})}
 	a.waking[boxID] = w
 	a.wakes.Go(func() {
-		w.box, w.err = a.wake(a.running, boxID, who)
+		w.box, w.err = a.wake(a.running, boxID, who, after)
 		a.mu.Lock()
 		delete(a.waking, boxID)
 		a.mu.Unlock()
@@ -141,9 +173,10 @@ func (a *Access) share(boxID uuid.UUID, who string) *waking {
 	return w
 }
 
-// wake orders the box running where it is not wanted so, and waits until it is and its agent server answers.
-func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string) (*models.Sandbox, error) {
-	box, err := a.awaitRunning(ctx, boxID, who)
+// wake orders the box running where it is not wanted so, and waits until it is seen so after a given time and its agent server
+// answers.
+func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string, after time.Time) (*models.Sandbox, error) {
+	box, err := a.awaitRunning(ctx, boxID, who, after)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +188,7 @@ func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string) (*models
 	return box, nil
 }
 
-func (a *Access) awaitRunning(ctx context.Context, boxID uuid.UUID, who string) (*models.Sandbox, error) {
+func (a *Access) awaitRunning(ctx context.Context, boxID uuid.UUID, who string, after time.Time) (*models.Sandbox, error) {
 	limit, cancel := context.WithTimeout(ctx, wakeWithin)
 	defer cancel()
 	ordered := false
@@ -166,7 +199,7 @@ func (a *Access) awaitRunning(ctx context.Context, boxID uuid.UUID, who string) 
 			return nil, fmt.Errorf("%w: it does not run within %v", ErrNotReady, wakeWithin)
 		case err != nil:
 			return nil, err
-		case inside(box):
+		case inside(box, after):
 			return box, nil
 		}
 		if err := enterable(box, ordered); err != nil {
@@ -205,10 +238,11 @@ func enterable(b *models.Sandbox, ordered bool) error {
 
 // attachment is what this process holds a box with: one row, however many requests.
 type attachment struct {
-	mu    sync.Mutex // held while the row is made or removed
-	users int        // under Access.mu
-	live  bool
-	end   func()
+	mu       sync.Mutex // held while the row is made or removed
+	live     bool
+	end      func()
+	users    int       // under Access.mu
+	answered time.Time // when the agent server last did; under Access.mu
 }
 
 // Attach holds a box for one request, stream or relay until detach is called: suspends and sweeps wait. It is

@@ -119,6 +119,31 @@ func TestABoxThatRunsIsEnteredWithoutACallToTheProvider(t *testing.T) {
 	})
 }
 
+func TestABoxThatTheProviderPausedByItselfIsEnteredAllTheSame(t *testing.T) {
+	each(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+		_, box := r.running()
+		r.clock.Advance(time.Minute)
+		r.fake.IdlePause(box.ID) // nobody told us
+		a := r.entrance()
+		entered, err := a.Enter(r.Context(), modelstest.Org, box.ID, "user:u")
+		require.NoError(r, err)
+		require.NoError(r, sandbox.AgentOf(entered, r.agents.Client()).Ready(r.Context()))
+		require.Equal(r, 1, r.fake.Count("Resume"))
+		require.Contains(r, r.events(box.ID), "adopted ok")
+
+		r.clock.Advance(time.Minute) // and while something is attached, it is asked at most every few seconds
+		detach, err := a.Attach(r.Context(), box.ID)
+		require.NoError(r, err)
+		defer detach()
+		before := len(r.agent(box.ID).Requests())
+		for range 5 {
+			_, err := a.Enter(r.Context(), modelstest.Org, box.ID, "user:u")
+			require.NoError(r, err)
+		}
+		require.Len(r, r.agent(box.ID).Requests(), before+1)
+	})
+}
+
 func TestBoxesThatCannotBeEnteredSayWhy(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
 		a := r.entrance()
