@@ -12,18 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"automation/agentserver"
-	"automation/config"
-	"automation/migrations"
 	"automation/sandbox/backend"
-)
-
-// Exit codes of every command (docs/OPERATIONS.md).
-const (
-	exitOK            = 0
-	exitFailed        = 1
-	exitUsage         = 2
-	exitConflict      = 5
-	exitConfiguration = 78
 )
 
 // Streams is what a command gets from outside: the environment as "NAME=value", where data goes, where everything else goes.
@@ -55,30 +44,6 @@ func Main(ctx context.Context, args []string, io Streams) int {
 	return codeOf(err)
 }
 
-// exitCode is the error of a command that has already written what is wrong.
-type exitCode int
-
-// Error implements error.
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
-
-// codeOf maps an error to the exit code of the process.
-func codeOf(err error) int {
-	var usage usageError
-	var problems *config.Error
-	switch {
-	case errors.As(err, &usage):
-		return exitUsage
-	case errors.As(err, &problems):
-		return exitConfiguration
-	case errors.Is(err, errOwned):
-		return exitConflict
-	case errors.Is(err, migrations.ErrForeign), errors.Is(err, migrations.ErrMissing), errors.Is(err, migrations.ErrOld),
-		errors.Is(err, migrations.ErrNewer), errors.Is(err, migrations.ErrDirty):
-		return exitConfiguration
-	}
-	return exitFailed
-}
-
 func newRoot(io Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "automation",
@@ -88,11 +53,12 @@ func newRoot(io Streams) *cobra.Command {
 		Args:          knownCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.CompletionOptions.DisableDefaultCmd = true // `completion` comes with the client commands it completes
+	root.CompletionOptions.DisableDefaultCmd = true // ours is newCompletion
 	root.SetOut(io.Out)
 	root.SetErr(io.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newVersion(io))
+	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newRuns(io), newSandboxes(io),
+		newCompletion(io), newVersion(io), newExitCodesTopic())
 	checkArgs(root)
 	return root
 }

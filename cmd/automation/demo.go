@@ -62,7 +62,8 @@ func (io Streams) demo(ctx context.Context, keep bool) (err error) {
 
 	line := newTimeline(io.Out)
 	play, cancel := context.WithTimeout(ctx, demoBudget)
-	client := newDemoClient(app)
+	client := newDemoPlay(app)
+	defer client.close()
 	failed := client.play(play, line, app)
 	cancel()
 	line.end(failed)

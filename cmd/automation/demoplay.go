@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -11,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -30,48 +30,13 @@ const demoClear = 15 * time.Second
 // demoPoll is how often the demo looks, as a client without a stream would.
 const demoPoll = 150 * time.Millisecond
 
-// demoClient drives the service over HTTP like any client.
-type demoClient struct {
-	base, key string
-	http      *http.Client
-}
+// demo drives the service over HTTP like any client.
+type demo struct{ *client }
 
-func newDemoClient(a *App) *demoClient {
-	return &demoClient{base: a.apiURL() + "/v1", key: a.localKey.Reveal(), http: &http.Client{Timeout: 30 * time.Second}}
-}
-
-// The parts of the answers that the demo reads.
-type (
-	demoObject struct {
-		ID string `json:"id"`
-	}
-	demoRun struct {
-		ID          string     `json:"id"`
-		Status      string     `json:"status"`
-		ErrorDetail string     `json:"error_detail"`
-		HasLogs     bool       `json:"has_logs"`
-		CompletedAt *time.Time `json:"completed_at"`
-		Sandbox     *struct {
-			ID       string `json:"id"`
-			Observed string `json:"observed"`
-		} `json:"sandbox"`
-		Cleanup struct {
-			DueAt       *time.Time `json:"due_at"`
-			SecondsLeft *int       `json:"seconds_left"`
-			State       string     `json:"state"`
-		} `json:"cleanup"`
-	}
-	demoEvents struct {
-		Events []struct {
-			What    string `json:"what"`
-			Outcome string `json:"outcome"`
-			Bytes   int64  `json:"bytes"`
-		} `json:"events"`
-	}
-)
+func newDemoPlay(a *App) demo { return demo{newClient(a.apiURL(), a.localKey.Reveal())} }
 
 // play goes through the main job and returns at the first step that is not seen in time.
-func (c *demoClient) play(ctx context.Context, t *timeline, a *App) error {
+func (c demo) play(ctx context.Context, t *timeline, a *App) error {
 	t.seen("ready", fmt.Sprintf("%s, boxes as local processes, deleted %s after their run", a.store.Dialect(), demoDelay))
 	automation, err := c.create(ctx)
 	if err != nil {
@@ -84,7 +49,7 @@ func (c *demoClient) play(ctx context.Context, t *timeline, a *App) error {
 		return err
 	}
 	t.seen("running", "run "+short(run.ID)+" in box "+short(run.Sandbox.ID))
-	steps := []func(context.Context, *timeline, *demoRun) error{c.failed, c.output, c.reclaimed, c.paused, c.lookIn, c.swept}
+	steps := []func(context.Context, *timeline, *runObject) error{c.failed, c.output, c.reclaimed, c.paused, c.lookIn, c.swept}
 	for _, step := range steps {
 		if err := step(ctx, t, run); err != nil {
 			return err
@@ -102,7 +67,7 @@ func (c *demoClient) play(ctx context.Context, t *timeline, a *App) error {
 }
 
 // create uploads the script and makes the automation.
-func (c *demoClient) create(ctx context.Context) (id string, err error) {
+func (c demo) create(ctx context.Context) (id string, err error) {
 	var tarball bytes.Buffer
 	zip := gzip.NewWriter(&tarball)
 	archive := tar.NewWriter(zip)
@@ -116,10 +81,14 @@ func (c *demoClient) create(ctx context.Context) (id string, err error) {
 	var upload struct {
 		TarballPath string `json:"tarball_path"`
 	}
-	if err := c.call(ctx, http.MethodPost, "/uploads?name=report", "application/gzip", tarball.Bytes(), &upload); err != nil {
+	answer, err := c.call(ctx, http.MethodPost, "/v1/uploads?name=report", "application/gzip", tarball.Bytes())
+	if err != nil {
 		return "", err
 	}
-	var made demoObject
+	if err := json.Unmarshal(answer, &upload); err != nil {
+		return "", err
+	}
+	var made automationObject
 	err = c.json(ctx, http.MethodPost, "", map[string]any{
 		"name": "nightly report", "entrypoint": "sh report.sh", "tarball_path": upload.TarballPath, "timeout": 60,
 		"trigger": map[string]string{"type": "cron", "schedule": "@every 2s"}, "overlap": "Forbid",
@@ -128,12 +97,12 @@ func (c *demoClient) create(ctx context.Context) (id string, err error) {
 }
 
 // firstRun waits for the scheduled run to execute, and switches the schedule off.
-func (c *demoClient) firstRun(ctx context.Context, automation string) (*demoRun, error) {
+func (c demo) firstRun(ctx context.Context, automation string) (*runObject, error) {
 	var runs struct {
-		Runs []demoRun `json:"runs"`
+		Runs []runObject `json:"runs"`
 	}
 	fired := func() (bool, error) {
-		err := c.json(ctx, http.MethodGet, "/"+automation+"/runs", nil, &runs)
+		err := c.get(ctx, "/"+automation+"/runs", &runs)
 		return len(runs.Runs) > 0, err
 	}
 	if err := await(ctx, "the schedule fires", fired); err != nil {
@@ -146,7 +115,7 @@ func (c *demoClient) firstRun(ctx context.Context, automation string) (*demoRun,
 	return run, c.until(ctx, run, "the run executes", func() bool { return run.Status == "RUNNING" && run.Sandbox != nil })
 }
 
-func (c *demoClient) failed(ctx context.Context, t *timeline, run *demoRun) error {
+func (c demo) failed(ctx context.Context, t *timeline, run *runObject) error {
 	t.wait("the command to end; without a callback its exit is believed after 10 s")
 	err := c.until(ctx, run, "the run fails", func() bool { return run.Status == "FAILED" })
 	if err != nil {
@@ -157,16 +126,16 @@ func (c *demoClient) failed(ctx context.Context, t *timeline, run *demoRun) erro
 	return nil
 }
 
-func (c *demoClient) output(ctx context.Context, t *timeline, run *demoRun) error {
+func (c demo) output(ctx context.Context, t *timeline, run *runObject) error {
 	t.wait("the output to be stored")
 	if err := c.until(ctx, run, "the output is stored", func() bool { return run.HasLogs }); err != nil {
 		return err
 	}
-	var logs bytes.Buffer
-	if err := c.call(ctx, http.MethodGet, "/runs/"+run.ID+"/logs", "", nil, &logs); err != nil {
+	logs, err := c.logs(ctx, run.ID)
+	if err != nil {
 		return fmt.Errorf("read the output: %w", err)
 	}
-	lines, code, err := readLogs(&logs)
+	lines, code, err := readLogs(logs)
 	if err != nil {
 		return err
 	}
@@ -178,35 +147,25 @@ func (c *demoClient) output(ctx context.Context, t *timeline, run *demoRun) erro
 }
 
 // readLogs turns stored output into lines of text and the exit code.
-func readLogs(r io.Reader) (lines []string, code int, err error) {
+func readLogs(output []byte) (lines []string, code int, err error) {
 	code = -1
 	var text strings.Builder
-	scan := bufio.NewScanner(r)
-	scan.Buffer(nil, 1<<20)
-	for scan.Scan() {
-		var frame struct {
-			Type     string `json:"type"`
-			Data     []byte `json:"data"`
-			ExitCode *int   `json:"exit_code"`
+	err = readFrames(output, func(f frame) error {
+		text.Write(f.Data)
+		if f.ExitCode != nil {
+			code = *f.ExitCode
 		}
-		if err := json.Unmarshal(scan.Bytes(), &frame); err != nil {
-			return nil, code, fmt.Errorf("read the stored output: %w", err)
-		}
-		text.Write(frame.Data)
-		if frame.ExitCode != nil {
-			code = *frame.ExitCode
-		}
-	}
-	return strings.Split(strings.TrimRight(text.String(), "\n"), "\n"), code, scan.Err()
+		return nil
+	})
+	return strings.Split(strings.TrimRight(text.String(), "\n"), "\n"), code, err
 }
 
-func (c *demoClient) reclaimed(ctx context.Context, t *timeline, run *demoRun) error {
+func (c demo) reclaimed(ctx context.Context, t *timeline, run *runObject) error {
 	t.wait("the box to free its caches")
 	var bytes int64
 	err := await(ctx, "the box reclaims its caches", func() (bool, error) {
-		var e demoEvents
-		err := c.json(ctx, http.MethodGet, "/sandboxes/"+run.Sandbox.ID+"/events", nil, &e)
-		for _, event := range e.Events {
+		events, _, err := listed[eventObject](ctx, c.client, "/sandboxes/"+run.Sandbox.ID+"/events", url.Values{}, "events", pageSize)
+		for _, event := range events {
 			if event.What == "reclaimed" && event.Outcome == "ok" {
 				bytes = event.Bytes
 			}
@@ -216,11 +175,11 @@ func (c *demoClient) reclaimed(ctx context.Context, t *timeline, run *demoRun) e
 	if err != nil {
 		return err
 	}
-	t.seen("reclaimed", fmt.Sprintf("%.1f MB of caches", float64(bytes)/1e6))
+	t.seen("reclaimed", size(bytes)+" of caches")
 	return nil
 }
 
-func (c *demoClient) paused(ctx context.Context, t *timeline, run *demoRun) error {
+func (c demo) paused(ctx context.Context, t *timeline, run *runObject) error {
 	t.wait("the box to pause")
 	err := c.until(ctx, run, "the box pauses", func() bool { return run.Sandbox.Observed == "suspended" })
 	if err != nil {
@@ -237,28 +196,28 @@ func (c *demoClient) paused(ctx context.Context, t *timeline, run *demoRun) erro
 }
 
 // lookIn reads a file that the run left through the proxy, which resumes the box, and pauses it again.
-func (c *demoClient) lookIn(ctx context.Context, t *timeline, run *demoRun) error {
+func (c demo) lookIn(ctx context.Context, t *timeline, run *runObject) error {
 	t.wait("the box to come back")
 	proxy := "/sandboxes/" + run.Sandbox.ID + "/proxy"
 	var home struct {
 		Home string `json:"home"`
 	}
-	if err := c.json(ctx, http.MethodGet, proxy+"/api/file/home", nil, &home); err != nil {
+	if err := c.get(ctx, proxy+"/api/file/home", &home); err != nil {
 		return fmt.Errorf("look into the box: %w", err)
 	}
-	var file bytes.Buffer
-	if err := c.call(ctx, http.MethodGet, proxy+"/api/file/download?path="+home.Home+"/project/result.json", "", nil, &file); err != nil {
+	file, err := c.call(ctx, http.MethodGet, "/v1"+proxy+"/api/file/download?path="+home.Home+"/project/result.json", "", nil)
+	if err != nil {
 		return fmt.Errorf("read a file in the box: %w", err)
 	}
-	if !strings.Contains(file.String(), `"got": 41`) {
-		return fmt.Errorf("the file in the box reads %q", file.String())
+	if !bytes.Contains(file, []byte(`"got": 41`)) {
+		return fmt.Errorf("the file in the box reads %q", file)
 	}
-	t.seen("looked in", "resumed through the proxy; result.json is there", strings.TrimSpace(file.String()))
+	t.seen("looked in", "resumed through the proxy; result.json is there", strings.TrimSpace(string(file)))
 	if err := c.json(ctx, http.MethodPost, "/sandboxes/"+run.Sandbox.ID+"/pause", nil, nil); err != nil {
 		return fmt.Errorf("pause the box: %w", err)
 	}
 	t.wait("the box to pause again")
-	err := c.until(ctx, run, "the box pauses again", func() bool { return run.Sandbox.Observed == "suspended" })
+	err = c.until(ctx, run, "the box pauses again", func() bool { return run.Sandbox.Observed == "suspended" })
 	if err != nil {
 		return err
 	}
@@ -266,7 +225,7 @@ func (c *demoClient) lookIn(ctx context.Context, t *timeline, run *demoRun) erro
 	return nil
 }
 
-func (c *demoClient) swept(ctx context.Context, t *timeline, run *demoRun) error {
+func (c demo) swept(ctx context.Context, t *timeline, run *runObject) error {
 	due := *run.Cleanup.DueAt
 	t.wait("the janitor")
 	err := c.until(ctx, run, "the janitor sweeps the box", func() bool {
@@ -283,20 +242,14 @@ func (c *demoClient) swept(ctx context.Context, t *timeline, run *demoRun) error
 }
 
 // clear deletes what a demo that broke off has left running.
-func (c *demoClient) clear(ctx context.Context, a *App) error {
+func (c demo) clear(ctx context.Context, a *App) error {
 	ctx, cancel := context.WithTimeout(ctx, demoClear)
 	defer cancel()
-	var boxes struct {
-		Sandboxes []struct {
-			ID       string `json:"id"`
-			RunID    string `json:"run_id"`
-			Observed string `json:"observed"`
-		} `json:"sandboxes"`
-	}
-	if err := c.json(ctx, http.MethodGet, "/sandboxes", nil, &boxes); err != nil {
+	boxes, _, err := listed[boxObject](ctx, c.client, "/sandboxes", url.Values{}, "sandboxes", pageSize)
+	if err != nil {
 		return fmt.Errorf("list what is left: %w", err)
 	}
-	for _, box := range boxes.Sandboxes {
+	for _, box := range boxes {
 		// Refusals do not matter: the run has ended, or its end has ordered the box deleted.
 		_ = c.json(ctx, http.MethodPost, "/runs/"+box.RunID+"/cancel", nil, nil)
 		_ = c.json(ctx, http.MethodDelete, "/sandboxes/"+box.ID+"?confirm=history-will-be-lost", nil, nil)
@@ -308,10 +261,10 @@ func (c *demoClient) clear(ctx context.Context, a *App) error {
 }
 
 // until reads the run again until it is as wanted.
-func (c *demoClient) until(ctx context.Context, run *demoRun, what string, is func() bool) error {
+func (c demo) until(ctx context.Context, run *runObject, what string, is func() bool) error {
 	return await(ctx, what, func() (bool, error) {
-		var now demoRun
-		if err := c.json(ctx, http.MethodGet, "/runs/"+run.ID, nil, &now); err != nil {
+		var now runObject
+		if err := c.get(ctx, "/runs/"+run.ID, &now); err != nil {
 			return false, err
 		}
 		*run = now
@@ -336,50 +289,6 @@ func await(ctx context.Context, what string, done func() (bool, error)) error {
 			return fmt.Errorf("not seen in time: %s", what)
 		case <-ticker.C:
 		}
-	}
-}
-
-func (c *demoClient) json(ctx context.Context, method, path string, body, into any) error {
-	if body == nil {
-		return c.call(ctx, method, path, "", nil, into)
-	}
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	return c.call(ctx, method, path, "application/json", raw, into)
-}
-
-// call makes one request; into is a *bytes.Buffer for the body as it is, or what its JSON goes into.
-func (c *demoClient) call(ctx context.Context, method, path, kind string, body []byte, into any) error {
-	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+c.key)
-	if kind != "" {
-		request.Header.Set("Content-Type", kind)
-	}
-	answer, err := c.http.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	raw, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	if answer.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, bytes.TrimSpace(raw))
-	}
-	switch into := into.(type) {
-	case nil:
-		return nil
-	case *bytes.Buffer:
-		into.Write(raw)
-		return nil
-	default:
-		return json.Unmarshal(raw, into)
 	}
 }
 
