@@ -103,7 +103,9 @@ func TestS1_008_UpDownUpIsClean(t *testing.T) {
 
 func TestS1_008_TheStampIsAStepOfItsOwnWithACleanWayDown(t *testing.T) {
 	each(t, func(t *testing.T, dsn string) {
+		const stamp = 2 // the version of the step
 		require.NoError(t, Up(t.Context(), dsn))
+		require.NoError(t, Down(t.Context(), dsn, stamp))
 		after := present(t, dsn)
 		now := "'2026-01-02 03:04:05+00:00'"
 		exec(t, dsn,
@@ -113,7 +115,7 @@ func TestS1_008_TheStampIsAStepOfItsOwnWithACleanWayDown(t *testing.T) {
 			`INSERT INTO automation_runs (id, automation_id, org_id, status, attempt, created_at, sandbox_cleanup_due_at)
 			VALUES ('00000000-0000-4000-8000-000000000004', '00000000-0000-4000-8000-000000000001', '00000000-0000-4000-8000-000000000003',
 			'FAILED', 1, `+now+`, `+now+`)`)
-		require.NoError(t, Down(t.Context(), dsn, Latest()-1))
+		require.NoError(t, Down(t.Context(), dsn, stamp-1))
 		before := present(t, dsn)
 		require.Subset(t, after, before)
 		require.ElementsMatch(t, []string{
@@ -123,7 +125,7 @@ func TestS1_008_TheStampIsAStepOfItsOwnWithACleanWayDown(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, st.Err(), ErrOld)
 		require.NoError(t, Up(t.Context(), dsn))
-		require.Equal(t, after, present(t, dsn))
+		require.Subset(t, present(t, dsn), after)
 		var stamps int
 		require.NoError(t, handle(t, dsn).QueryRow("SELECT count(*) FROM automation_runs WHERE sandbox_cleanup_due_at IS NULL").Scan(&stamps))
 		require.Equal(t, 1, stamps, "the row outlives its stamp")
@@ -216,9 +218,6 @@ func TestS1_009_StepsAreOneUnbrokenLineOnBothDialects(t *testing.T) {
 			}
 		}
 	}
-	newest, err := fs.ReadFile(files, fmt.Sprintf("sqlite/%04d_sandbox_cleanup_due.up.sql", Latest()))
-	require.NoError(t, err, "the stamp's step is the newest")
-	require.Contains(t, string(newest), "sandbox_cleanup_due_at")
 }
 
 func requireStep(t *testing.T, steps source.Driver, version uint) {

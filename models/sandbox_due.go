@@ -38,6 +38,9 @@ func (s *Store) OrderDue(ctx context.Context, places []Place, limit int, hold ti
 		if err != nil {
 			return err
 		}
+		if err := recordPassTx(ctx, tx, boxes, due, now); err != nil {
+			return err
+		}
 		taken := make(map[uuid.UUID]bool, len(boxes))
 		for _, b := range boxes {
 			taken[b.ID] = true
@@ -55,32 +58,43 @@ func (s *Store) OrderDue(ctx context.Context, places []Place, limit int, hold ti
 // dueBox is a box that is due; Overdue says that no attachment holds it any more.
 type dueBox struct {
 	ID      uuid.UUID `bun:"id"`
+	RunID   uuid.UUID `bun:"run_id"`
+	DueAt   time.Time `bun:"due_at"`
 	Overdue bool      `bun:"overdue"`
 }
 
-// sweepable selects the newest boxes, in these places, of runs that carry a valid stamp, where they may be swept. A stamp from
-// before the run ended (a zero time) is not taken as long overdue: RepairStamps mends it (BR-07).
-func sweepable(db bun.IDB, places []Place) *bun.SelectQuery {
+// AttachedHold is how long past its stamp a due box is spared while somebody is in it (design section 9).
+const AttachedHold = time.Hour
+
+// sweepable selects the newest boxes of runs that carry a valid stamp, where they may be swept. A stamp from before the run
+// ended (a zero time) is not taken as long overdue: RepairStamps mends it (BR-07).
+func sweepable(db bun.IDB) *bun.SelectQuery {
 	return db.NewSelect().
 		TableExpr("automation_runs AS r").
 		Join("JOIN sandboxes AS s ON s.id = r.box_id").
 		Where("r.sandbox_cleanup_due_at >= r.completed_at").
 		Where("r.status IN (?)", bun.List(terminalStatuses)).
 		Where("s.desired <> ?", WantDeleted).
-		Where("s.kept_at IS NULL").
-		WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-			for _, p := range places {
-				q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
-			}
-			return q
-		})
+		Where("s.kept_at IS NULL")
+}
+
+// inPlaces leaves what a process of these places serves (BR-03).
+func inPlaces(q *bun.SelectQuery, places []Place) *bun.SelectQuery {
+	return q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+		for _, p := range places {
+			q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
+		}
+		return q
+	})
 }
 
 // dueBoxes selects what may be swept now, oldest stamp first. What is attached is left out here already, so that it takes no
 // place in a bounded pass; stillDueTx looks again under the lock.
 func dueBoxes(db bun.IDB, places []Place, now time.Time, hold time.Duration) *bun.SelectQuery {
-	return sweepable(db, places).
+	return inPlaces(sweepable(db), places).
 		Column("s.id").
+		ColumnExpr("r.id AS run_id").
+		ColumnExpr("r.sandbox_cleanup_due_at AS due_at").
 		ColumnExpr("r.sandbox_cleanup_due_at <= ? AS overdue", now.Add(-hold)).
 		Where("r.sandbox_cleanup_due_at <= ?", now).
 		Where("r.sandbox_cleanup_due_at <= ? OR NOT EXISTS (?)", now.Add(-hold), liveAttachments(db, now)).
@@ -92,41 +106,47 @@ func liveAttachments(db bun.IDB, now time.Time) *bun.SelectQuery {
 }
 
 // stillDueTx locks boxes whose runs are locked, and returns, in the order given, those that nobody kept, ordered deleted or
-// attached to before the lock was had. The attachments are read in a statement of their own, after the lock: under READ
-// COMMITTED a condition in the locking statement would see the time before it waited.
+// attached to before the lock was had.
 func (s *Store) stillDueTx(ctx context.Context, tx bun.IDB, due []dueBox, now time.Time) ([]uuid.UUID, error) {
-	if len(due) == 0 {
-		return nil, nil
-	}
 	ids := make([]uuid.UUID, len(due))
 	for n, d := range due {
 		ids[n] = d.ID
 	}
-	var free []uuid.UUID
-	q := tx.NewSelect().Model((*Sandbox)(nil)).
-		Column("s.id").
-		Where("s.id IN (?)", bun.List(ids)).
-		Where("s.desired <> ?", WantDeleted).
-		Where("s.kept_at IS NULL").
-		OrderExpr("s.id")
-	if err := s.lock(q, "UPDATE").Scan(ctx, &free); err != nil {
-		return nil, fmt.Errorf("lock due boxes: %w", err)
-	}
-	attached, err := attachedOf(ctx, tx, free, now)
+	boxes, attached, err := s.lockBoxesTx(ctx, tx, ids, now)
 	if err != nil {
 		return nil, err
 	}
-	locked := make(map[uuid.UUID]bool, len(free))
-	for _, id := range free {
-		locked[id] = true
-	}
-	still := make([]uuid.UUID, 0, len(free))
+	still := make([]uuid.UUID, 0, len(boxes))
 	for _, d := range due {
-		if locked[d.ID] && (d.Overdue || !attached[d.ID]) {
+		b := boxes[d.ID]
+		if b != nil && b.Desired != WantDeleted && b.KeptAt == nil && (d.Overdue || !attached[d.ID]) {
 			still = append(still, d.ID)
 		}
 	}
 	return still, nil
+}
+
+// lockBoxesTx locks boxes whose runs are locked, and returns them with what decides about a sweep, and which are attached.
+// The attachments are read in a statement of their own, after the lock: under READ COMMITTED a condition in the locking
+// statement would see the time before it waited.
+func (s *Store) lockBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, now time.Time) (map[uuid.UUID]*Sandbox, map[uuid.UUID]bool, error) {
+	boxes := make(map[uuid.UUID]*Sandbox, len(ids))
+	if len(ids) == 0 {
+		return boxes, nil, nil
+	}
+	var locked []*Sandbox
+	q := tx.NewSelect().Model(&locked).
+		Column("s.id", "s.desired", "s.observed", "s.kept_at").
+		Where("s.id IN (?)", bun.List(ids)).
+		OrderExpr("s.id")
+	if err := s.lock(q, "UPDATE").Scan(ctx); err != nil {
+		return nil, nil, fmt.Errorf("lock due boxes: %w", err)
+	}
+	for _, b := range locked {
+		boxes[b.ID] = b
+	}
+	attached, err := attachedOf(ctx, tx, ids, now)
+	return boxes, attached, err
 }
 
 // NextDueAt returns the earliest stamp for which OrderDue has work in places, or nil. What it leaves alone does not count, or
@@ -148,7 +168,7 @@ func (s *Store) NextDueAt(ctx context.Context, places []Place) (*time.Time, erro
 }
 
 func nextDue(db bun.IDB, places []Place, now time.Time) *bun.SelectQuery {
-	return sweepable(db, places).
+	return inPlaces(sweepable(db), places).
 		Column("r.sandbox_cleanup_due_at").
 		Where("r.sandbox_cleanup_due_at > ? OR NOT EXISTS (?)", now, liveAttachments(db, now)).
 		OrderExpr("r.sandbox_cleanup_due_at").

@@ -1,0 +1,2 @@
+DROP TABLE sweep_items;
+DROP TABLE sweeps;
