@@ -117,6 +117,15 @@ var keeping = object([]field{
 	{name: "until", rule: nullable(instant)},
 })
 
+// sweepFilter is POST /sweeps/plan: nothing means what is due now, everywhere.
+var sweepFilter = object([]field{
+	{name: "due_within_seconds", rule: between(0, 1<<33)},
+	{name: "backend", rule: text(1, 100)},
+})
+
+// confirmation is POST /sweeps/{id}/apply.
+var confirmation = object([]field{{name: "confirm", rule: oneOf("literal_error", historyLost)}})
+
 // nothing is the body of routes that take none.
 var nothing = object(nil)
 

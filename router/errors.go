@@ -98,6 +98,7 @@ var sentinels = []struct {
 	{models.ErrDeletionOrdered, problem{status: http.StatusConflict, code: "deletion_ordered", message: "The deletion of this sandbox is decided, which is final"}},
 	{models.ErrRunActive, problem{status: http.StatusConflict, code: "run_active", message: "The run of this sandbox is still running: cancel the run first"}},
 	{models.ErrNoStamp, problem{status: http.StatusConflict, code: "no_due_date", message: "This sandbox has no due date that could be extended"}},
+	{models.ErrPlanExpired, problem{status: http.StatusConflict, code: "plan_expired", message: "The plan has expired: make a new one"}},
 	{models.ErrConflict, problem{status: http.StatusConflict, code: "conflict", message: "The object has changed meanwhile"}},
 	{sandbox.ErrGone, problem{status: http.StatusConflict, code: "sandbox_gone", message: "The provider no longer has this sandbox"}},
 	{errors.ErrUnsupported, problem{status: http.StatusConflict, code: "unsupported", message: "The sandbox cannot do that"}},

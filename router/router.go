@@ -140,6 +140,11 @@ func (s *server) api(r chi.Router) {
 	r.Get("/uploads/{id}", contract(s.getUpload))
 	r.Delete("/uploads/{id}", contract(s.deleteUpload))
 
+	r.Get("/sweeps", own(s.listSweeps))
+	r.Post("/sweeps/plan", own(s.planSweep))
+	r.Get("/sweeps/{id}", own(s.getSweep))
+	r.Post("/sweeps/{id}/apply", own(s.applySweep))
+
 	r.Get("/sandboxes", own(s.listSandboxes))
 	r.Route("/sandboxes/{id}", func(r chi.Router) {
 		r.Get("/", own(s.getSandbox))

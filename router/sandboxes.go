@@ -153,6 +153,12 @@ func (s *server) resumeSandbox(w http.ResponseWriter, r *http.Request, who Calle
 // historyLost is what a person says who deletes a box although its history goes with it (S0-155).
 const historyLost = "history-will-be-lost"
 
+func confirmationNeeded(message string) error {
+	p := conflict("confirmation_needed", message)
+	p.details = map[string]any{"confirm": historyLost}
+	return p
+}
+
 // deleteSandbox is DELETE /v1/sandboxes/{id}. What has no record was not created here and is not deleted from here (S0-002).
 func (s *server) deleteSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
@@ -170,9 +176,7 @@ func (s *server) deleteSandbox(w http.ResponseWriter, r *http.Request, who Calle
 		return accepted(w, s.showSandbox(b)) // final already: asking again changes nothing
 	}
 	if get[string](in, "confirm") != historyLost {
-		p := conflict("confirmation_needed", "No current export of the history in this sandbox exists: add confirm="+historyLost)
-		p.details = map[string]any{"confirm": historyLost}
-		return p
+		return confirmationNeeded("No current export of the history in this sandbox exists: add confirm=" + historyLost)
 	}
 	return s.order(w, r, who, b, models.WantDeleted, "deleted by hand")
 }
