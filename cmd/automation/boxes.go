@@ -89,6 +89,7 @@ func (s *session) boxTable(boxes []boxObject, names map[string]string) *table {
 	}
 	short, shortRun := shorten(ids), shorten(runs)
 	t := newTable("BOX", "AUTOMATION", "RUN", "STATE", "AGE", "PAUSED", "DUE", "KEPT", "BACKEND", "ATTENTION")
+	t.text, t.rest = []string{"AUTOMATION", "KEPT", "ATTENTION"}, []string{"RUN", "BACKEND", "AGE", "KEPT", "PAUSED"}
 	for _, b := range boxes {
 		kept := ""
 		if b.Kept != nil {
@@ -186,6 +187,7 @@ func newBoxEvents(io Streams, as *format) *cobra.Command {
 
 func (s *session) eventTable(events []eventObject) *table {
 	t := newTable("WHEN", "WHAT", "OUTCOME", "WHO", "TOOK", "BYTES", "WHY")
+	t.text, t.rest = []string{"WHO", "WHY"}, []string{"TOOK", "BYTES", "OUTCOME"}
 	for _, e := range events {
 		bytes, took := "", ""
 		if e.Bytes > 0 {

@@ -150,6 +150,7 @@ func (s *session) showReclaim(raw json.RawMessage, dry bool) error {
 		return err
 	}
 	t := newTable("OUTCOME", "TIER", "BYTES", "PATH", "WHY")
+	t.text, t.rest = []string{"PATH", "WHY"}, []string{"TIER"}
 	planned := int64(0)
 	for _, item := range done.Items {
 		t.row(item.Outcome, item.Tier, size(item.Bytes), item.Path, item.Reason)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -66,6 +67,8 @@ func writeJSON(w io.Writer, v any) error {
 type table struct {
 	head []string
 	rows [][]string
+	text []string // columns of free text, which are cut first on a narrow terminal
+	rest []string // columns that a narrow terminal can do without, the least needed first
 }
 
 func newTable(head ...string) *table { return &table{head: head} }
@@ -81,14 +84,24 @@ func (t *table) row(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// gap is the space between columns.
-const gap = 2
+// gap is the space between columns, leastText what is left of a column of free text at least.
+const (
+	gap       = 2
+	leastText = 8
+)
 
-// write writes the table, on a terminal no wider than that is: the widest column is cut first.
+// write writes the table, on a terminal no wider than that is; width 0 means any.
 func (t *table) write(w io.Writer, width int) error {
-	widths := t.fit(width)
+	widths := t.widths()
+	for width > 0 {
+		if t.squeeze(widths, width); total(widths) <= width || len(t.rest) == 0 {
+			break
+		}
+		t.drop(t.rest[0])
+		t.rest, widths = t.rest[1:], t.widths()
+	}
 	tabs := tabwriter.NewWriter(w, 0, 0, gap, ' ', 0)
-	for _, row := range append([][]string{t.head}, t.rows...) {
+	for _, row := range t.all() {
 		for i := range row {
 			if i > 0 {
 				fmt.Fprint(tabs, "\t")
@@ -100,33 +113,54 @@ func (t *table) write(w io.Writer, width int) error {
 	return tabs.Flush()
 }
 
-// leastColumn is what is left of a column at least.
-const leastColumn = 8
+func (t *table) all() [][]string { return append([][]string{t.head}, t.rows...) }
 
-// fit returns the widths of the columns; width 0 means any.
-func (t *table) fit(width int) []int {
+// drop removes a column.
+func (t *table) drop(name string) {
+	i := slices.Index(t.head, name)
+	if i < 0 {
+		return
+	}
+	t.head = slices.Delete(slices.Clone(t.head), i, i+1)
+	for n, row := range t.rows {
+		t.rows[n] = slices.Delete(row, i, i+1)
+	}
+}
+
+// widths are those that the columns need.
+func (t *table) widths() []int {
 	widths := make([]int, len(t.head))
-	total := -gap
-	for i := range widths {
-		for _, row := range append([][]string{t.head}, t.rows...) {
+	for _, row := range t.all() {
+		for i := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
-		total += widths[i] + gap
 	}
-	for width > 0 && total > width {
-		widest := 0
+	return widths
+}
+
+// total is how wide a table is.
+func total(widths []int) int {
+	sum := -gap
+	for _, w := range widths {
+		sum += w + gap
+	}
+	return sum
+}
+
+// squeeze takes from the widest column of free text until the table fits or none has anything to give.
+func (t *table) squeeze(widths []int, width int) {
+	for total(widths) > width {
+		widest := -1
 		for i := range widths {
-			if widths[i] >= widths[widest] {
+			if slices.Contains(t.text, t.head[i]) && widths[i] > leastText && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
-		if widths[widest] <= leastColumn {
-			break
+		if widest < 0 {
+			return
 		}
 		widths[widest]--
-		total--
 	}
-	return widths
 }
 
 // cut shortens a text to width characters.

@@ -156,6 +156,7 @@ func (s *session) watch(ctx context.Context, id string, exitStatus bool) error {
 	if err != nil {
 		return err
 	}
+	s.now = time.Now()
 	raw, _, err := s.readRun(ctx, id)
 	if err != nil {
 		return err

@@ -87,6 +87,7 @@ func (s *session) runTable(runs []runObject, names map[string]string) *table {
 	}
 	short, shortBox := shorten(ids), shorten(boxes)
 	t := newTable("RUN", "AUTOMATION", "STATUS", "TRIGGER", "STARTED", "DURATION", "BOX", "DUE", "ERROR")
+	t.text, t.rest = []string{"AUTOMATION", "ERROR"}, []string{"BOX", "TRIGGER", "DURATION", "DUE"}
 	for _, r := range runs {
 		box := ""
 		if r.Sandbox != nil {
