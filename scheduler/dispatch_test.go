@@ -143,6 +143,10 @@ func TestDispatch_CancelIsNoticedAtEveryStep(t *testing.T) {
 				require.Equal(r, models.RunCancelled, run.Status)
 				require.Empty(r, r.agent(*run.BoxID).Commands())
 				require.Nil(r, r.box(*run.BoxID).LeaseToken)
+				if step == "/ready" {
+					requests := r.agent(*run.BoxID).Requests()
+					require.Equal(r, "GET /ready", requests[len(requests)-1], "nothing more is asked of the box")
+				}
 				r.fake.Watch(nil)
 				r.settle()
 				require.Empty(r, r.fake.Alive())

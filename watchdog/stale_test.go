@@ -157,3 +157,18 @@ func TestS1_061_SweepIsPartOfBoxModeOnly(t *testing.T) {
 		require.Equal(r, []string{"stale", "purge"}, names(), "S1-061: the sweep is no part of local mode")
 	})
 }
+
+func TestCheck_EndsOnlyOnTheExitThatWasSeen(t *testing.T) {
+	one(t, sandboxtest.Quirks{}, func(r *rig) {
+		run, box := r.running()
+		r.exit(run, box, "", "", 1)
+		r.clock.Advance(5 * time.Second)
+		r.stale()
+		r.clock.Advance(graceFailed + time.Second)
+		r.agent(box.ID).Watch(func(string) { modelstest.Set(r.T, r.store, run, "exit_seen_at = ?", r.clock.Now()) })
+		n, err := r.stalePass(r.Context())
+		require.NoError(r, err)
+		require.Equal(r, 1, n)
+		require.Equal(r, models.RunRunning, r.run(run.ID).Status)
+	})
+}
