@@ -2,9 +2,12 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,8 +32,8 @@ func newTree(leader int) *tree { return &tree{sessions: map[int]bool{leader: tru
 
 // process is one line of the process table.
 type process struct {
-	pid, parent, session int
-	started              string // clock ticks since boot: with the pid the identity of a process
+	pid, parent, group, session int
+	started                     string // clock ticks since boot: with the pid the identity of a process
 }
 
 // processes lists those that run; zombies count as gone.
@@ -67,46 +70,48 @@ func readProcess(pid int) (process, bool) {
 		return process{}, false
 	}
 	parent, _ := strconv.Atoi(string(fields[1]))
+	group, _ := strconv.Atoi(string(fields[2]))
 	session, _ := strconv.Atoi(string(fields[3]))
-	return process{pid: pid, parent: parent, session: session, started: string(fields[19])}, true
+	return process{pid: pid, parent: parent, group: group, session: session, started: string(fields[19])}, true
 }
 
-// members lists the tree as it is now, and remembers the sessions it finds: a member keeps its session when its parent dies.
-func (t *tree) members() ([]int, error) {
+// groups lists the process groups of the tree as it is now, those of session leaders first, and remembers the sessions it
+// finds: a member keeps its session when its parent dies. A group lies within one session, so it is in the tree as a whole.
+func (t *tree) groups() ([]int, error) {
 	all, err := processes()
-	if err != nil {
-		return nil, err
+	if err != nil { // then the groups of the session leaders are all that can be reached
+		return slices.Collect(maps.Keys(t.sessions)), err
 	}
-	found := map[int]bool{}
+	members, groups := map[int]bool{}, map[int]bool{}
 	for grown := true; grown; {
 		grown = false
 		for _, p := range all {
-			if !found[p.pid] && (t.sessions[p.session] || found[p.parent]) {
-				found[p.pid], t.sessions[p.session], grown = true, true, true
+			if p.group <= 1 || p.session <= 1 { // a signal to group 0 or 1 means ourselves, or everybody
+				continue
+			}
+			if !members[p.pid] && (t.sessions[p.session] || members[p.parent]) {
+				members[p.pid], groups[p.group], t.sessions[p.session], grown = true, true, true, true
 			}
 		}
 	}
-	pids := make([]int, 0, len(found))
-	for pid := range found {
-		pids = append(pids, pid)
-	}
-	return pids, nil
+	return slices.SortedFunc(maps.Keys(groups), func(a, b int) int {
+		if t.sessions[a] != t.sessions[b] {
+			return map[bool]int{true: -1, false: 1}[t.sessions[a]]
+		}
+		return cmp.Compare(a, b)
+	}), nil
 }
 
-// signal sends a signal to all members and returns how many there were.
+// signal sends a signal to the whole tree and returns how many groups there were. Each group gets it at one stroke: a shell
+// dies with its child, and has no time to report the child's death.
 func (t *tree) signal(sig syscall.Signal) (int, error) {
-	pids, err := t.members()
-	if err != nil { // without a process table the group of each session's leader is all that can be reached
-		for session := range t.sessions {
-			pids = append(pids, -session)
+	groups, err := t.groups()
+	for _, group := range groups {
+		if failed := syscall.Kill(-group, sig); failed != nil && !errors.Is(failed, syscall.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("signal group %d: %w", group, failed))
 		}
 	}
-	for _, pid := range pids {
-		if failed := syscall.Kill(pid, sig); failed != nil && !errors.Is(failed, syscall.ESRCH) {
-			err = errors.Join(err, fmt.Errorf("signal %d: %w", pid, failed))
-		}
-	}
-	return len(pids), err
+	return len(groups), err
 }
 
 // end stops the tree: SIGTERM (and SIGCONT, so that a stopped member notices), the grace, then SIGKILL until none is left.
