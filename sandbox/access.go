@@ -269,15 +269,14 @@ func (a *Access) Attach(ctx context.Context, boxID uuid.UUID) (detach func(), er
 	return sync.OnceFunc(func() { a.detach(boxID, at) }), nil
 }
 
-// leave takes one user off and reports whether it was the last.
-func (a *Access) leave(boxID uuid.UUID, at *attachment) (last bool) {
+// leave takes one user off, and forgets the attachment with the last.
+func (a *Access) leave(boxID uuid.UUID, at *attachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at.users--
 	if at.users == 0 {
 		delete(a.attached, boxID)
 	}
-	return at.users == 0
 }
 
 func (a *Access) detach(boxID uuid.UUID, at *attachment) {

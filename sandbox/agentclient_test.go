@@ -78,7 +78,7 @@ func TestUploadIsAMultipartField(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		file, header, err := r.FormFile("file")
 		if err != nil {
-			w.WriteHeader(422)
+			w.WriteHeader(http.StatusUnprocessableEntity)
 			return
 		}
 		body, _ := io.ReadAll(file)

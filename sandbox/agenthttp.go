@@ -38,8 +38,7 @@ func (e *AgentError) Refused() bool {
 // NeverDone reports whether err proves that the request had no effect: it was refused, or no connection was ever made.
 // After anything else the request may have been carried out.
 func NeverDone(err error) bool {
-	var answer *AgentError
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[*AgentError](err); ok {
 		return answer.Refused()
 	}
 	var op *net.OpError
@@ -149,8 +148,7 @@ func (a Agent) transportError(ctx context.Context, r agentRequest, err error) er
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s %s: %w", r.method, r.path, ctx.Err())
 	}
-	var inner *url.Error // its text repeats the whole URL, query included
-	if errors.As(err, &inner) {
+	if inner, ok := errors.AsType[*url.Error](err); ok { // its text repeats the whole URL, query included
 		err = inner.Err
 	}
 	return fmt.Errorf("%s %s: %w: %w", r.method, r.path, ErrUnreachable, err)

@@ -189,7 +189,8 @@ func (r *frameReader) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, errors.Join(errors.New("encode output"), err)
 		}
-		r.line, r.frames = append(line, '\n'), r.frames[1:]
+		line = append(line, '\n')
+		r.line, r.frames = line, r.frames[1:]
 	}
 	n := copy(p, r.line)
 	r.line = r.line[n:]

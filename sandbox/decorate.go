@@ -60,7 +60,7 @@ func Decorate(b Backend, l Limits) *Decorated {
 		rate:    rate.NewLimiter(rate.Limit(l.PerSecond), l.Burst),
 		slots:   make(chan struct{}, l.Parallel),
 		breaker: circuitbreaker.NewBuilder[any]().
-			WithFailureThreshold(uint(l.Failures)). //nolint:gosec // positive
+			WithFailureThreshold(uint(l.Failures)).
 			WithSuccessThreshold(1).
 			WithDelay(l.Open).
 			Build(),

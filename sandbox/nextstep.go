@@ -95,6 +95,8 @@ func NextStep(b *models.Sandbox, f Facts) Next {
 		return nextUnnamed(b, f)
 	}
 	switch b.Observed {
+	case models.SeenDeleted:
+		return Next{Step: StepRest}
 	case models.SeenMissing:
 		if b.Desired == models.WantDeleted {
 			return Next{Step: StepDelete}
@@ -104,7 +106,14 @@ func NextStep(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepInspect}
 	case models.SeenProvisioning:
 		return nextProvisioning(b, f)
+	case models.SeenRunning, models.SeenSuspended, models.SeenFailed:
+		return nextKnown(b, f)
 	}
+	return Next{Step: StepRest}
+}
+
+// nextKnown is for a box that the provider has, in a state that lasts.
+func nextKnown(b *models.Sandbox, f Facts) Next {
 	if at, held := attachedUntil(b, f); held {
 		return Next{Step: StepWait, At: at} // without a look: that may count as activity
 	}

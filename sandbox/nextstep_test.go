@@ -124,6 +124,7 @@ func TestS0_127_StepsBeforeASuspendAreOutputReclaimExport(t *testing.T) {
 			b.ReclaimedEpoch = b.AwakeEpoch
 		case sandbox.StepExport:
 			b.ExportedEpoch = b.AwakeEpoch
+		default: // a provider call
 		}
 	}
 	require.Equal(t, []sandbox.Step{sandbox.StepQuiesce, sandbox.StepOutput, sandbox.StepReclaim, sandbox.StepExport, sandbox.StepSuspend, sandbox.StepSuspend}, order)

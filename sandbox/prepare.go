@@ -230,27 +230,32 @@ func (w *work) finishResponse(ctx context.Context) json.RawMessage {
 	return answer
 }
 
-// reclaim lets the box free what can be rebuilt, so that what is kept is smaller (C-008, S0-127). A server that does not
-// announce it is not asked.
+// reclaim lets the box free what can be rebuilt, so that what is kept is smaller (C-008, S0-127), and takes down what is left
+// while the box is awake anyway (S0-152). A server that does not announce it is not asked.
 func (w *work) reclaim(ctx context.Context, step *models.Step) (models.Event, error) {
 	info, err := w.serverInfo(ctx)
 	if err != nil {
 		return models.Event{}, err
 	}
-	if !info.Has(FeatureStorageReclaim) {
-		return w.event(pastOf[StepReclaim], "skipped", "the agent server does not offer it"), nil
+	event := w.event(pastOf[StepReclaim], "skipped", "the agent server does not offer it")
+	if info.Has(FeatureStorageReclaim) {
+		tier := w.Settings.Reclaim
+		if tier == "" {
+			tier = ReclaimPolicy
+		}
+		freed, err := w.agent().Reclaim(ctx, false, tier)
+		if err != nil {
+			return models.Event{}, err
+		}
+		step.FreedBytes = freed.FreedBytes
+		event = w.event(pastOf[StepReclaim], "ok", "")
+		event.Bytes = freed.FreedBytes
 	}
-	tier := w.Settings.Reclaim
-	if tier == "" {
-		tier = ReclaimPolicy
+	if info.Has(FeatureStorageStatus) {
+		if step.Storage, err = w.agent().Storage(ctx); err != nil {
+			w.Log.DebugContext(ctx, "storage status not read", "box", w.claim.Box.ID, "error", w.errorText(err))
+		}
 	}
-	freed, err := w.agent().Reclaim(ctx, false, tier)
-	if err != nil {
-		return models.Event{}, err
-	}
-	step.FreedBytes = freed.FreedBytes
-	event := w.event(pastOf[StepReclaim], "ok", "")
-	event.Bytes = freed.FreedBytes
 	return event, nil
 }
 

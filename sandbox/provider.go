@@ -36,7 +36,7 @@ func (w *work) inspect() (models.Step, bool, error) {
 		step.Attempts = 0
 	}
 	switch obs.State {
-	case models.SeenMissing:
+	case models.SeenMissing, models.SeenDeleted:
 		return w.inspectedGone(step)
 	case models.SeenDeleting:
 		w.again(&step, "inspected", errors.New("the provider shows it deleting"))
@@ -262,10 +262,10 @@ func (w *work) until(want models.Observed) (last *Observation, shown bool) {
 		obs, err := w.look()
 		if err == nil {
 			last = &obs
-			switch obs.State {
-			case want:
+			if obs.State == want {
 				return last, true
-			case models.SeenFailed, models.SeenMissing:
+			}
+			if obs.State == models.SeenFailed || obs.State == models.SeenMissing {
 				return last, false
 			}
 		}

@@ -64,7 +64,10 @@ func (w *work) unaccounted() models.Step {
 	w.sees(&step, models.SeenMissing)
 	step.Next, step.NeedsAttention, step.Searches = nil, AttentionUnaccounted, b.Searches+1
 	event := w.event("unaccounted", "failed", "the answer of create was lost and the provider keeps no labels")
-	event.Detail, _ = json.Marshal(map[string]any{"create_sent_at": b.CreateSentAt, "create_ended_at": b.CreateEndedAt})
+	window := map[string]*time.Time{"create_sent_at": b.CreateSentAt, "create_ended_at": b.CreateEndedAt}
+	if detail, err := json.Marshal(window); err == nil {
+		event.Detail = detail
+	}
 	step.Events = []models.Event{event}
 	return step
 }

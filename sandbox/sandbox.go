@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -138,9 +139,9 @@ type Ref struct {
 
 // Newest returns the newest open identity of kind, or false.
 func (r Ref) Newest(kind models.IdentityKind) (Identity, bool) {
-	for i := len(r.Identities) - 1; i >= 0; i-- {
-		if r.Identities[i].Kind == kind {
-			return r.Identities[i], true
+	for _, i := range slices.Backward(r.Identities) {
+		if i.Kind == kind {
+			return i, true
 		}
 	}
 	return Identity{}, false

@@ -31,11 +31,14 @@ func TestS1_015_S1_052_AFinishedBoxIsStoredReclaimedAndPaused(t *testing.T) {
 
 		b := r.is(box.ID, models.WantSuspended, models.SeenSuspended, true)
 		require.EqualValues(r, 4096, b.ReclaimedBytes)
+		require.JSONEq(r, `{"root":"/home/box","conversations":[]}`, string(b.Storage))
+		require.NotNil(r, b.StorageAt, "as of when the box was awake anyway (S0-152)")
 		require.NotNil(r, b.SuspendedAt)
 		require.Empty(r, b.NeedsAttention)
 		stored := r.run(run.ID)
 		require.Equal(r, 3, *stored.ExitCode)
-		require.Equal(r, `{"type":"stdout","seq":1,"data":"aGVsbG8K"}`+"\n"+`{"type":"exit","seq":2,"exit_code":3,"reason":"exited"}`+"\n", r.blobs.get(*stored.OutputKey))
+		lines := []string{`{"type":"stdout","seq":1,"data":"aGVsbG8K"}`, `{"type":"exit","seq":2,"exit_code":3,"reason":"exited"}`, ""}
+		require.Equal(r, lines, strings.Split(r.blobs.get(*stored.OutputKey), "\n"))
 		require.Equal(r, stored.CompletedAt.Add(time.Hour), *stored.CleanupDueAt)
 		require.Less(r, index(order, "POST /api/storage/reclaim"), index(order, "Suspend"))
 		require.Greater(r, index(order, "POST /api/storage/reclaim"), index(order, "GET /server_info"))
@@ -178,6 +181,7 @@ func TestOutputOfABoxWithoutProcessOutput(t *testing.T) {
 		require.Equal(r, strings.Repeat("x", 40<<10), decode(r.T, text))
 		require.Equal(r, 3, strings.Count(text, "\n"), "two lines of at most 32 KiB, and the exit")
 		require.NotContains(r, r.agent(box.ID).Requests(), "POST /api/storage/reclaim", "called only where announced")
+		require.NotContains(r, r.agent(box.ID).Requests(), "GET /api/storage")
 		require.Contains(r, r.events(box.ID), "reclaimed skipped")
 	})
 }

@@ -220,6 +220,7 @@ func (w *work) do(n Next) (step models.Step, ends bool, err error) {
 		return w.resume()
 	case StepDelete:
 		return w.delete()
+	case markUnreachable, markSuspendSent: // no steps
 	}
 	return step, false, fmt.Errorf("no such step: %s", n.Step)
 }

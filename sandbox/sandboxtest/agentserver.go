@@ -28,6 +28,7 @@ type AgentServer struct {
 
 // NewAgentServer starts one; it is closed with the test.
 func NewAgentServer(tb testing.TB) *AgentServer {
+	tb.Helper()
 	s := &AgentServer{boxes: map[string]*AgentBox{}, paths: map[string]*AgentBox{}}
 	s.server = httptest.NewServer(http.HandlerFunc(s.serve))
 	tb.Cleanup(s.server.Close)
