@@ -42,7 +42,7 @@ func (s *Store) RecordOutput(ctx context.Context, runID uuid.UUID, o Output) err
 			r.OutputKey, r.OutputBytes, r.OutputAt = o.Key, &o.Bytes, &now
 		}
 		if o.FinishResponse != nil {
-			if r.RunMetadata, err = withKey(r.RunMetadata, "finish_tool_response", o.FinishResponse); err != nil {
+			if r.RunMetadata, err = withKey(r.RunMetadata, "finish_tool_response", storable(o.FinishResponse)); err != nil {
 				return fmt.Errorf("merge the finish response of run %s: %w", runID, err)
 			}
 		}

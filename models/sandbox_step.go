@@ -1,7 +1,9 @@
 package models
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +31,8 @@ type Step struct {
 	ReclaimedDone bool
 	ExportedDone  bool // ends the count of failed export tries
 	FreedBytes    int64
-	ExportTried   bool // export_tries + 1, export_tried_at = now
+	Storage       json.RawMessage // the box's own storage status; nil: not read
+	ExportTried   bool            // export_tries + 1, export_tried_at = now
 
 	// Decisions.
 	Tried          bool       // add Name to tried
@@ -55,7 +58,7 @@ type Step struct {
 // stepColumns is what a Step may change.
 var stepColumns = []string{
 	"observed", "observed_at", "answered_at", "expires_at", "suspended_at", "deleted_at", "url", "session_key",
-	"awake_epoch", "output_epoch", "reclaimed_epoch", "exported_epoch", "reclaimed_bytes", "export_tries", "export_tried_at",
+	"awake_epoch", "output_epoch", "reclaimed_epoch", "exported_epoch", "reclaimed_bytes", "storage", "storage_at", "export_tries", "export_tried_at",
 	"tried", "next_step_at", "attempts", "last_error", "needs_attention", "searches", "desired", "prepare_until",
 	"lease_token", "lease_until",
 }
@@ -174,12 +177,20 @@ func (b *Sandbox) mark(st Step, now time.Time) {
 	if st.ReclaimedDone {
 		b.ReclaimedEpoch, b.ReclaimedBytes = b.AwakeEpoch, st.FreedBytes
 	}
+	if st.Storage != nil {
+		b.Storage, b.StorageAt = storable(st.Storage), &now
+	}
 	if st.ExportTried {
 		b.ExportTries, b.ExportTriedAt = b.ExportTries+1, &now
 	}
 	if st.ExportedDone {
 		b.ExportedEpoch, b.ExportTries = b.AwakeEpoch, 0
 	}
+}
+
+// storable replaces the one character that JSON can write and no column takes.
+func storable(raw json.RawMessage) json.RawMessage {
+	return bytes.ReplaceAll(raw, []byte(`\u0000`), []byte(`\ufffd`))
 }
 
 // decide takes over the decisions of a step and reports whether a state was adopted.

@@ -22,6 +22,7 @@ func TestRecordStepWritesObservationAndDecisions(t *testing.T) {
 		st.Observed, st.Answered, st.ExpiresAt = ptr(models.SeenRunning), ptr(true), ptr(now.Add(time.Hour))
 		st.URL, st.SessionKey = ptr("https://box"), ptr("secret")
 		st.OutputDone, st.ReclaimedDone, st.FreedBytes, st.ExportTried = true, true, 42, true
+		st.Storage = []byte(`{"root":"a\u0000b"}`)
 		st.Tried, st.Next, st.Attempts, st.LastError = true, ptr(now.Add(time.Minute)), 3, ptr("timed out")
 		st.NeedsAttention, st.Searches = "refused", 2
 		st.Events = []models.Event{{What: "reclaimed", Actor: "settler", Bytes: 42}}
@@ -41,6 +42,8 @@ func TestRecordStepWritesObservationAndDecisions(t *testing.T) {
 		require.EqualValues(t, 1, b.ReclaimedEpoch)
 		require.EqualValues(t, 0, b.ExportedEpoch)
 		require.EqualValues(t, 42, b.ReclaimedBytes)
+		require.JSONEq(t, `{"root":"a\ufffdb"}`, string(b.Storage), "what no column takes is replaced")
+		require.NotNil(t, b.StorageAt)
 		require.Equal(t, 1, b.ExportTries)
 		require.NotNil(t, b.ExportTriedAt)
 		require.Equal(t, []string{"suspend"}, b.Tried)

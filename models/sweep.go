@@ -153,12 +153,14 @@ func (b *Sandbox) sweepItem(sweep, run uuid.UUID, due time.Time, outcome SweepOu
 	}
 }
 
-// storageBytes is what a box's own storage status says that it holds: its conversations and its trash. nil: it says nothing.
+// storageBytes is what a box's own storage status says that it holds: its conversations (or the one named "box", which stands
+// for all of it) and its trash. nil: it says nothing.
 func storageBytes(status json.RawMessage) *int64 {
 	var s struct {
 		TrashBytes    *int64 `json:"trash_bytes"`
 		Conversations []struct {
-			SizeBytes int64 `json:"size_bytes"`
+			ID        string `json:"id"`
+			SizeBytes int64  `json:"size_bytes"`
 		} `json:"conversations"`
 	}
 	if json.Unmarshal(status, &s) != nil || s.TrashBytes == nil {
@@ -166,6 +168,10 @@ func storageBytes(status json.RawMessage) *int64 {
 	}
 	sum := *s.TrashBytes
 	for _, c := range s.Conversations {
+		if c.ID == "box" {
+			whole := *s.TrashBytes + c.SizeBytes
+			return &whole
+		}
 		sum += c.SizeBytes
 	}
 	return &sum
