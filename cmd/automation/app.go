@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 // App is one running service: it builds everything in the order of its needs and stops it in the reverse.
 type App struct {
 	config     config.Config
+	roles      []role
 	environ    map[string]string
 	log        *slog.Logger
 	closers    []func() error // in the order of opening
@@ -44,6 +47,7 @@ type App struct {
 	duties     *loop.Runner
 	server     *http.Server
 	skew       atomic.Int64 // of the host's clock against the database's, as a time.Duration
+	stopping   atomic.Bool
 }
 
 // nudges wake the duties.
@@ -63,8 +67,11 @@ func (n nudges) wakeAll() {
 }
 
 // newApp builds the service up to the open port. Problems of the configuration are a *config.Error. Close the App in any case.
-func newApp(ctx context.Context, cfg config.Config, environ []string, log *slog.Logger) (*App, error) {
-	a := &App{config: cfg, environ: config.Environment(environ), log: log}
+func newApp(ctx context.Context, cfg config.Config, environ []string, log *slog.Logger, roles ...role) (*App, error) {
+	if len(roles) == 0 {
+		roles = allRoles
+	}
+	a := &App{config: cfg, roles: roles, environ: config.Environment(environ), log: log}
 	for _, step := range []func(context.Context) error{
 		a.makeDataDir, a.listen, a.openDatabase, a.login, a.openBackends, a.openBlobs, a.assemble,
 	} {
@@ -261,6 +268,7 @@ func (a *App) handler() http.Handler {
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
 		},
 		LocalKey: a.localKey, Settings: a.settings(), Capabilities: capabilities,
+		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
 		Ready: a.unready, Version: version, SDKVersion: sdkVersion, Log: a.log,
 	})
@@ -275,8 +283,8 @@ func scheduleProblem(schedule, timezone string) (field, text, reason string) {
 	return "", "", ""
 }
 
-// Serve answers requests and runs the duties until ctx ends, then stops: nothing new is accepted or claimed, open requests
-// and running steps get their time.
+// Serve answers requests and runs the duties until ctx ends, then stops: it is not ready any more, nothing new is accepted or
+// claimed, open requests and running steps get their time.
 func (a *App) Serve(ctx context.Context) error {
 	duties, stopDuties := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopDuties()
@@ -292,6 +300,7 @@ func (a *App) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case failed = <-served:
 	}
+	a.stopping.Store(true)
 	a.log.Info("stopping")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
 	defer cancel()

@@ -67,7 +67,7 @@ func (a *App) assemble(context.Context) error {
 		return err
 	}
 	a.duties = duties
-	a.server = &http.Server{Handler: a.handler(), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin}
+	a.server = &http.Server{Handler: a.forRoles(a.handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin}
 	return nil
 }
 
@@ -100,7 +100,17 @@ func (a *App) loops() []loop.Loop {
 	for name, b := range a.backends {
 		watch.Backends[a.place(name, b)] = b
 	}
-	return append(watch.Loops(), schedules.Loop(), dispatch.Loop(), a.clock())
+	duties := []loop.Loop{a.clock()}
+	if a.has(roleWatchdog) {
+		duties = append(duties, watch.Loops()...)
+	}
+	if a.has(roleScheduler) {
+		duties = append(duties, schedules.Loop())
+	}
+	if a.has(roleDispatcher) {
+		duties = append(duties, dispatch.Loop())
+	}
+	return duties
 }
 
 // clockEvery is how often the database's clock is read anew.
@@ -126,6 +136,9 @@ func (a *App) clock() loop.Loop {
 // unready names what keeps the service from serving; empty: nothing.
 func (a *App) unready(ctx context.Context) []string {
 	var why []string
+	if a.stopping.Load() {
+		why = append(why, "stopping")
+	}
 	if err := a.store.Ping(ctx); err != nil {
 		why = append(why, "database unavailable")
 	}

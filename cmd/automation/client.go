@@ -181,6 +181,18 @@ func (c *client) json(ctx context.Context, method, path string, body, into any) 
 
 // call makes one call and returns the body of a success; the error is an *apiError or errUnreachable.
 func (c *client) call(ctx context.Context, method, path, kind string, body []byte) ([]byte, error) {
+	answer, raw, err := c.exchange(ctx, method, path, kind, body)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode >= http.StatusMultipleChoices {
+		return nil, c.refusal(answer, raw)
+	}
+	return raw, nil
+}
+
+// exchange makes one call and returns whatever is answered, with its body read.
+func (c *client) exchange(ctx context.Context, method, path, kind string, body []byte) (*http.Response, []byte, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callWithin)
@@ -188,7 +200,7 @@ func (c *client) call(ctx context.Context, method, path, kind string, body []byt
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.root+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+		return nil, nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
@@ -198,17 +210,14 @@ func (c *client) call(ctx context.Context, method, path, kind string, body []byt
 	}
 	answer, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.unreached(err)
+		return nil, nil, c.unreached(err)
 	}
 	defer answer.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
 	if err != nil {
-		return nil, c.unreached(err)
+		return nil, nil, c.unreached(err)
 	}
-	if answer.StatusCode >= http.StatusMultipleChoices {
-		return nil, c.refusal(answer, raw)
-	}
-	return raw, nil
+	return answer, raw, nil
 }
 
 // unreached keeps the cause of an error of net/http, without the method and URL that it repeats.

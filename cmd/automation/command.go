@@ -58,7 +58,7 @@ func newRoot(io Streams) *cobra.Command {
 	root.SetErr(io.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newRuns(io), newSandboxes(io), newSweep(io),
-		newCompletion(io), newVersion(io), newExitCodesTopic())
+		newHealthcheck(io), newCompletion(io), newVersion(io), newExitCodesTopic())
 	checkArgs(root)
 	return root
 }

@@ -14,20 +14,28 @@ import (
 )
 
 func newServe(io Streams) *cobra.Command {
-	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run the service; all configuration comes from the environment (docs/OPERATIONS.md)",
-		Args:  cobra.NoArgs,
+	var words []string
+	c := &cobra.Command{
+		Use:     "serve",
+		Short:   "Run the service; all configuration comes from the environment (docs/OPERATIONS.md)",
+		Example: "  automation serve\n  automation serve --roles scheduler,dispatcher,watchdog",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			roles, err := parseRoles(words)
+			if err != nil {
+				return err
+			}
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
-			return io.serve(ctx)
+			return io.serve(ctx, roles)
 		},
 	}
+	c.Flags().StringSliceVar(&words, "roles", nil, "what this process does: api, scheduler, dispatcher, watchdog (default all)")
+	return c
 }
 
 // serve runs the service until ctx ends.
-func (io Streams) serve(ctx context.Context) error {
+func (io Streams) serve(ctx context.Context, roles []role) error {
 	cfg, err := config.Load(io.Env)
 	if err != nil {
 		return err
@@ -36,12 +44,15 @@ func (io Streams) serve(ctx context.Context) error {
 	for _, warning := range config.Unknown(io.Env, backend.Variables()...) {
 		log.Warn("unknown variable", "detail", warning)
 	}
-	app, err := newApp(ctx, cfg, io.Env, log)
+	if err := checkRoles(roles, cfg); err != nil {
+		return err
+	}
+	app, err := newApp(ctx, cfg, io.Env, log, roles...)
 	if err != nil {
 		return err
 	}
 	log.Info("serving", "address", app.listener.Addr().String(), "base_url", app.config.HTTP.BaseURL,
-		"database", string(app.store.Dialect()), "backend", app.backendName(), "version", version, "settings", cfg)
+		"database", string(app.store.Dialect()), "backend", app.backendName(), "roles", roles, "version", version, "settings", cfg)
 	failed := app.Serve(ctx)
 	if err := app.Close(); failed == nil {
 		failed = err
