@@ -297,3 +297,28 @@ func (s *Store) LiveBackends(ctx context.Context) ([]string, error) {
 	}
 	return names, nil
 }
+
+// CountSandboxes counts the organization's boxes by backend and observed state.
+func (s *Store) CountSandboxes(ctx context.Context, orgID uuid.UUID) (map[string]map[Observed]int, error) {
+	var rows []struct {
+		Backend  string
+		Observed Observed
+		N        int
+	}
+	err := s.db.NewSelect().Model((*Sandbox)(nil)).
+		Column("s.backend", "s.observed").ColumnExpr("count(*) AS n").
+		Where("s.org_id = ?", orgID).
+		GroupExpr("s.backend, s.observed").
+		Scan(ctx, &rows)
+	if err != nil {
+		return nil, fmt.Errorf("count boxes: %w", err)
+	}
+	counts := map[string]map[Observed]int{}
+	for _, r := range rows {
+		if counts[r.Backend] == nil {
+			counts[r.Backend] = map[Observed]int{}
+		}
+		counts[r.Backend][r.Observed] = r.N
+	}
+	return counts, nil
+}

@@ -49,6 +49,13 @@ type Nudges struct {
 	Janitor  func() // a due date has changed
 }
 
+// Backends names providers.
+type Backends struct {
+	Known      []string // in this build, configured or not
+	Configured []string // whose boxes this service works on
+	NewRuns    string   // new runs are started on; "" in local mode
+}
+
 // Deps are what the routes need.
 type Deps struct {
 	Store  *models.Store
@@ -66,6 +73,9 @@ type Deps struct {
 	Settings sandbox.Settings
 	// Capabilities returns what a backend can do, configured or not.
 	Capabilities func(backend string) sandbox.Capabilities
+
+	// Backends are the providers.
+	Backends Backends
 
 	// ValidateSchedule says which field of a cron trigger is wrong, in the contract's text and with the reason; "" when none is.
 	ValidateSchedule func(schedule, timezone string) (field, text, reason string)
@@ -139,6 +149,8 @@ func (s *server) api(r chi.Router) {
 	r.Get("/uploads", contract(s.listUploads))
 	r.Get("/uploads/{id}", contract(s.getUpload))
 	r.Delete("/uploads/{id}", contract(s.deleteUpload))
+
+	r.Get("/backends", own(s.listBackends))
 
 	r.Get("/sweeps", own(s.listSweeps))
 	r.Post("/sweeps/plan", own(s.planSweep))
