@@ -268,7 +268,7 @@ func (a *App) handler() http.Handler {
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
 		},
 		LocalKey: a.localKey, Settings: a.settings(), Capabilities: capabilities,
-		Backends: router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
+		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
 		Ready: a.unready, Version: version, SDKVersion: sdkVersion, Log: a.log,
 	})
