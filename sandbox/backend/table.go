@@ -29,6 +29,7 @@ type Deps struct {
 type entry struct {
 	capabilities sandbox.Capabilities
 	variables    []string
+	check        func(map[string]string) error                          // nil as open
 	open         func(Deps, map[string]string) (sandbox.Backend, error) // nil: this build has no adapter
 }
 
@@ -49,18 +50,28 @@ func register[C any](name string, static sandbox.Capabilities, open func(Deps, C
 			filled = append(filled, p.Key)
 		}
 	}
-	e.open = func(d Deps, environ map[string]string) (sandbox.Backend, error) {
+	parse := func(environ map[string]string) (c C, err error) {
 		for _, key := range filled {
 			if value, set := environ[key]; set && strings.TrimSpace(value) == "" {
-				return nil, fmt.Errorf("backend %s: %s is set but empty", name, key)
+				return c, fmt.Errorf("backend %s: %s is set but empty", name, key)
 			}
 		}
 		if environ == nil { // the library reads the process's own environment then
 			environ = map[string]string{}
 		}
-		c, err := env.ParseAsWithOptions[C](env.Options{Environment: environ})
+		if c, err = env.ParseAsWithOptions[C](env.Options{Environment: environ}); err != nil {
+			return c, fmt.Errorf("backend %s: %w", name, byVariable[C](err))
+		}
+		return c, nil
+	}
+	e.check = func(environ map[string]string) error {
+		_, err := parse(environ)
+		return err
+	}
+	e.open = func(d Deps, environ map[string]string) (sandbox.Backend, error) {
+		c, err := parse(environ)
 		if err != nil {
-			return nil, fmt.Errorf("backend %s: %w", name, byVariable[C](err))
+			return nil, err
 		}
 		return open(d, c)
 	}
@@ -123,14 +134,23 @@ func Variables(but ...string) []string {
 	return slices.Compact(names)
 }
 
-// New opens a backend from environ, the service's environment as a map. Every error is one of configuration.
-func New(name string, deps Deps, environ map[string]string) (sandbox.Backend, error) {
+// Check reads a backend's variables without opening it, which may make folders. Its errors are those of New for a name that
+// cannot be opened and for variables that cannot be read.
+func Check(name string, environ map[string]string) error {
 	e, known := table[name]
 	switch {
 	case !known:
-		return nil, fmt.Errorf("unknown sandbox backend %q: one of %s", name, strings.Join(Available(), ", "))
+		return fmt.Errorf("unknown sandbox backend %q: one of %s", name, strings.Join(Available(), ", "))
 	case e.open == nil:
-		return nil, fmt.Errorf("sandbox backend %q is not in this build: one of %s", name, strings.Join(Available(), ", "))
+		return fmt.Errorf("sandbox backend %q is not in this build: one of %s", name, strings.Join(Available(), ", "))
+	}
+	return e.check(environ)
+}
+
+// New opens a backend from environ, the service's environment as a map. Every error is one of configuration.
+func New(name string, deps Deps, environ map[string]string) (sandbox.Backend, error) {
+	if err := Check(name, environ); err != nil {
+		return nil, err
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
@@ -138,5 +158,5 @@ func New(name string, deps Deps, environ map[string]string) (sandbox.Backend, er
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	return e.open(deps, environ)
+	return table[name].open(deps, environ)
 }
