@@ -416,9 +416,10 @@ func TestACommandWhoseServerDiedIsLostAndEnded(t *testing.T) {
 
 func TestAFullDiskCostsOutputButNoCommand(t *testing.T) {
 	r := opened(t)
-	fifo := filepath.Join(t.TempDir(), "go")
-	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
-	started, err := r.Start(Spec{Command: "echo one; read x <" + fifo + "; echo two; read x <" + fifo + "; echo three; exit 5", Timeout: 60})
+	first, second := filepath.Join(t.TempDir(), "go"), filepath.Join(t.TempDir(), "go")
+	require.NoError(t, syscall.Mkfifo(first, 0o600))
+	require.NoError(t, syscall.Mkfifo(second, 0o600))
+	started, err := r.Start(Spec{Command: "echo one; read x <" + first + "; echo two; read x <" + second + "; echo three; exit 5", Timeout: 60})
 	require.NoError(t, err)
 	reached := func(seq int64) {
 		require.Eventually(t, func() bool { n, _ := r.NewestSeq(started.ID); return n >= seq }, 20*time.Second, 5*time.Millisecond)
@@ -428,10 +429,9 @@ func TestAFullDiskCostsOutputButNoCommand(t *testing.T) {
 	j.output.mu.Lock()
 	require.NoError(t, j.output.file.Close()) // every write fails now
 	j.output.mu.Unlock()
-	require.NoError(t, os.Chmod(filepath.Join(r.options.Dir, started.ID), 0o700))
-	require.NoError(t, os.WriteFile(fifo, []byte("x\n"), 0))
+	require.NoError(t, os.WriteFile(first, []byte("x\n"), 0))
 	reached(2)
-	require.NoError(t, os.WriteFile(fifo, []byte("x\n"), 0))
+	require.NoError(t, os.WriteFile(second, []byte("x\n"), 0))
 	whole, err := r.Wait(t.Context(), started.ID)
 	require.NoError(t, err)
 	require.Equal(t, 5, *whole.ExitCode)
