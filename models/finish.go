@@ -34,6 +34,8 @@ type Outcome struct {
 	IfTimeoutAt *time.Time
 	// IfExitSeen makes the UPDATE conditional on exit_seen_at still being this.
 	IfExitSeen *time.Time
+	// IfAttempt makes the UPDATE conditional on the run still being provisioned in this attempt; 0: in any.
+	IfAttempt int
 }
 
 // Ending is what decide sees: the run as it will be, read inside the transaction that ends it.
@@ -86,7 +88,7 @@ const TimedOutPrefix = "Timed out: "
 // box (the stamp counts from the new completion). Where deletion was ordered already it stays so and no stamp is written.
 func (s *Store) Reconcile(ctx context.Context, runID uuid.UUID, o Outcome, decide func(Ending) Decision) (Finished, error) {
 	o.Status, o.ErrorDetail, o.StatusDetail = RunCompleted, nil, nil
-	o.From, o.IfTimeoutAt, o.IfExitSeen = []RunStatus{RunFailed}, nil, nil
+	o.From, o.IfTimeoutAt, o.IfExitSeen, o.IfAttempt = []RunStatus{RunFailed}, nil, nil, 0
 	return s.end(ctx, end{runID: runID, outcome: o, decide: decide, reconcile: true})
 }
 
@@ -175,6 +177,8 @@ func (e end) applies(r *Run) bool {
 		return false
 	case e.outcome.IfExitSeen != nil && !sameTime(r.ExitSeenAt, e.outcome.IfExitSeen):
 		return false
+	case e.outcome.IfAttempt != 0 && r.Attempt != e.outcome.IfAttempt:
+		return false
 	default:
 		return true
 	}
@@ -212,6 +216,9 @@ func (e end) write(ctx context.Context, tx bun.IDB, r *Run) (won bool, err error
 	}
 	if e.outcome.IfExitSeen != nil {
 		q = q.Where("exit_seen_at = ?", rowTime(*e.outcome.IfExitSeen))
+	}
+	if e.outcome.IfAttempt != 0 {
+		q = q.Where("attempt = ?", e.outcome.IfAttempt)
 	}
 	n, err := affected(q.Exec(ctx))
 	if err != nil {

@@ -131,7 +131,8 @@ func (d *Dispatch) conclude(ctx context.Context, run *models.Run, err error) err
 	case errors.As(err, &failed):
 		d.Log.WarnContext(ctx, "run not started", "run", run.ID, "error", failed)
 		return d.fail(ctx, run, failed)
-	case errors.Is(err, models.ErrConflict), errors.Is(err, models.ErrLeaseLost), errors.Is(err, sandbox.ErrOrdered):
+	case errors.Is(err, models.ErrConflict), errors.Is(err, models.ErrLeaseLost),
+		errors.Is(err, sandbox.ErrOrdered), errors.Is(err, models.ErrDeletionOrdered):
 		d.Log.InfoContext(ctx, "run left: it was ended or taken over", "run", run.ID, "cause", err)
 		return nil
 	}
@@ -143,6 +144,7 @@ func (d *Dispatch) fail(ctx context.Context, run *models.Run, f *failure) error 
 	outcome := models.Outcome{
 		Status: f.status, StatusDetail: f.detail.Seen(d.Store.Now(), run.StatusDetail),
 		Actor: "dispatch", Reason: f.detail.Kind, NotStarted: true,
+		IfAttempt: run.Attempt, // another process may have taken the run over, and what failed here says nothing about its attempt
 	}
 	if f.text != "" {
 		outcome.ErrorDetail = &f.text

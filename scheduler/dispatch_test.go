@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -120,6 +121,44 @@ func TestDispatch_CancelWhileCreateIsOnTheWire(t *testing.T) {
 		r.settle()
 		require.Empty(r, r.fake.Alive())
 		require.Equal(r, models.SeenDeleted, r.box(box.ID).Observed)
+	})
+}
+
+func TestDispatch_CancelBeforeCreateIsNoError(t *testing.T) {
+	each(t, sandboxtest.Quirks{}, func(r *rig) {
+		run := r.pending()
+		claimed, _, err := r.store.ClaimDispatch(r.Context(), r.dispatch.claim())
+		require.NoError(r, err)
+		require.Len(r, claimed, 1)
+		hold := r.dispatch.holdBox(r.Context(), claimed[0].Box)
+		require.True(r, r.finish(run.ID, models.RunCancelled).Won)
+		err = r.dispatch.create(r.Context(), hold, claimed[0])
+		require.ErrorIs(r, err, models.ErrDeletionOrdered)
+		require.NoError(r, r.dispatch.letGo(hold, r.dispatch.conclude(r.Context(), run, err)), "a pass that failed would be backed off from")
+		r.settle()
+		require.Empty(r, r.fake.Calls())
+		require.Equal(r, models.SeenDeleted, r.box(claimed[0].Box.ID).Observed)
+	})
+}
+
+// A process that was away for longer than its lease: what failed in its attempt is no news about the attempt of another.
+func TestDispatch_AnAttemptThatWasTakenOverDoesNotEndTheRun(t *testing.T) {
+	each(t, sandboxtest.Quirks{}, func(r *rig) {
+		run := r.pending()
+		claimed, _, err := r.store.ClaimDispatch(r.Context(), r.dispatch.claim())
+		require.NoError(r, err)
+		require.Len(r, claimed, 1)
+		r.clock.Advance(2 * leaseTime)
+		r.execute() // as the other process
+		require.Equal(r, 2, r.run(run.ID).Attempt)
+
+		late := executionFailure("Failed to upload the environment file", errors.New("connection refused"))
+		require.NoError(r, r.dispatch.conclude(r.Context(), claimed[0].Run, late))
+		run = r.run(run.ID)
+		require.Equal(r, models.RunRunning, run.Status)
+		require.Equal(r, models.WantRunning, run.Box.Desired)
+		require.NoError(r, r.dispatch.conclude(r.Context(), run, late))
+		require.Equal(r, models.RunFailed, r.run(run.ID).Status, "its own attempt's failure ends it")
 	})
 }
 
