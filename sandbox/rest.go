@@ -96,7 +96,7 @@ func (w *work) done(step *models.Step, events ...models.Event) {
 // again makes a step the last of this claim and repeats it after the backoff.
 func (w *work) again(step *models.Step, what string, err error) {
 	step.Attempts++
-	wait := Backoff(step.Attempts)
+	wait := max(Backoff(step.Attempts), min(RetryAfter(err), backoffMost))
 	switch {
 	case errors.Is(err, ErrRefused):
 		wait, step.NeedsAttention = max(wait, backoffRefuse), AttentionRefused

@@ -33,9 +33,10 @@ var (
 // ProviderError is an answer of a provider that is neither success nor one of the errors above. A backend wraps it, so that
 // the breaker can tell a sick provider (5xx) from a busy or picky one (4xx).
 type ProviderError struct {
-	Status    int
-	Body      string // the start of it, without secrets
-	RequestID string
+	Status     int
+	Body       string // the start of it, without secrets
+	RequestID  string
+	RetryAfter time.Duration // how long the provider asked us to wait, bounded; 0: it did not say
 }
 
 // Error says status, body and request id.

@@ -31,6 +31,9 @@ type Dispatch struct {
 	Local   LocalMode       // where Backend is nil
 	Blobs   Blobs
 	Decide  func(models.Ending) models.Decision // what becomes of the box of a run that ends here
+	// Contract, where set, is what the provider's own contract puts into a command's environment, its credential included, in
+	// place of a run token (OpenHands: the user's minted key).
+	Contract func(ctx context.Context, owner sandbox.Owner) (map[string]string, error)
 
 	Deployment uuid.UUID
 	APIURL     string // public address of the API, without a slash at its end
@@ -154,29 +157,10 @@ func (d *Dispatch) fail(ctx context.Context, run *models.Run, f *failure) error 
 		return fmt.Errorf("finish run %s: %w", run.ID, err)
 	}
 	d.Settle()
-	if done.Won && f.disable != "" {
-		return d.disable(ctx, run, f.disable)
+	if done.Won && f.disable != "" { // the run can never succeed as the automation is
+		err = d.Store.DisableBroken(ctx, run, f.disable, outcome.StatusDetail)
 	}
-	return nil
-}
-
-// disable switches off the automation of a run that can never succeed again.
-func (d *Dispatch) disable(ctx context.Context, run *models.Run, reason string) error {
-	now := d.Store.Now()
-	_, err := d.Store.UpdateAutomation(ctx, run.OrgID, run.AutomationID, 0, func(a *models.Automation) error {
-		if !a.Enabled() {
-			return nil
-		}
-		a.State, a.DisabledReason, a.DisabledAt, a.NextRunAt = models.AutomationInactive, &reason, &now, nil
-		return nil
-	})
-	if errors.Is(err, models.ErrNotFound) {
-		return nil // deleted meanwhile
-	}
-	if err != nil {
-		return fmt.Errorf("disable automation %s: %w", run.AutomationID, err)
-	}
-	return nil
+	return errors.Join(err, d.Store.AfterEnd(ctx, done))
 }
 
 func (d *Dispatch) localAgent() sandbox.Agent {

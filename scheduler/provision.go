@@ -118,7 +118,8 @@ func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) err
 	switch {
 	case err == nil:
 		return nil
-	case definite(err), errors.Is(err, sandbox.ErrBreakerOpen): // nothing was made, or even asked
+	case definite(err), errors.Is(err, sandbox.ErrBreakerOpen), errors.Is(err, sandbox.ErrNotMade), sandbox.NeverDone(err):
+		// nothing was made, or even asked
 		if closeErr := d.closeRow(record, h); closeErr != nil {
 			d.Log.WarnContext(ctx, "refused box not closed", "box", c.Box.ID, "error", closeErr)
 		}
@@ -200,11 +201,11 @@ func (d *Dispatch) ready(h *hold, c models.Dispatched) (sandbox.Agent, error) {
 		case obs.State == models.SeenRunning && obs.Identity.URL != "":
 			return d.up(limited, h, obs)
 		case obs.State == models.SeenFailed:
-			return sandbox.Agent{}, &provisioning{code: "sandbox_error", observed: obs.State, class: classify(obs.Detail)}
+			return sandbox.Agent{}, &provisioning{code: "sandbox_error", observed: obs.State, class: sandbox.DetailClass(obs.Detail)}
 		case obs.State == models.SeenMissing || obs.State == models.SeenDeleted:
 			return sandbox.Agent{}, &provisioning{code: "sandbox_missing", observed: models.SeenMissing}
 		}
-		if err := pause(limited, wait); err != nil {
+		if err := pause(limited, max(wait, sandbox.RetryAfter(err))); err != nil {
 			if h.Patient.Err() != nil {
 				return sandbox.Agent{}, context.Cause(h.Patient)
 			}
@@ -230,7 +231,7 @@ func (d *Dispatch) look(ctx context.Context, box *models.Sandbox) (sandbox.Obser
 
 func (d *Dispatch) notReady(last sandbox.Observation) *provisioning {
 	return &provisioning{
-		code: "sandbox_ready_timeout", observed: last.State, class: classify(last.Detail),
+		code: "sandbox_ready_timeout", observed: last.State, class: sandbox.DetailClass(last.Detail),
 		waited: fmt.Sprintf("not ready after %ds, ", int(d.Settings.ReadyTimeout.Seconds())),
 	}
 }

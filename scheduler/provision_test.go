@@ -141,7 +141,7 @@ func TestClassify(t *testing.T) {
 		"": "", "Back-off pulling: ImagePullBackOff": "image_pull_error", "runtime_ingress:not_ready:503 at host x": "runtime_ingress:not_ready:503",
 		"0/5 nodes: Insufficient cpu": "insufficient_cpu", "something with a secret": "unclassified",
 	} {
-		require.Equal(t, want, classify(raw))
+		require.Equal(t, want, sandbox.DetailClass(raw))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -45,8 +46,11 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 	}
 	timeout := d.runTime(x.Automation)
 	timeoutAt := d.Store.Now().Add(timeout + d.Settings.TimeoutMargin)
-	env := d.environment(x, timeoutAt).file()
-	if err := x.agent.Upload(ctx, x.work.env(), strings.NewReader(env)); err != nil {
+	env, err := d.environment(ctx, x, timeoutAt)
+	if err != nil {
+		return d.agentFailure(ctx, "Failed to prepare the environment file", err)
+	}
+	if err := x.agent.Upload(ctx, x.work.env(), strings.NewReader(env.file())); err != nil {
 		return d.agentFailure(ctx, "Failed to upload the environment file", err)
 	}
 	boxID, token := uuid.Nil, uuid.Nil
@@ -122,9 +126,20 @@ func (d *Dispatch) recordCommand(ctx context.Context, run uuid.UUID, command str
 
 // environment is what the command finds in its environment (contract section 4.3). A box of ours gets no credential but the
 // run's own token and the key of its own agent server (S0-010).
-func (d *Dispatch) environment(x *execution, timeoutAt time.Time) variables {
+func (d *Dispatch) environment(ctx context.Context, x *execution, timeoutAt time.Time) (variables, error) {
 	v := commonVariables(x.Run, x.Automation, d.APIURL)
 	v["SESSION_API_KEY"] = x.agent.Key
+	if x.Box != nil && d.Contract != nil {
+		own, err := d.Contract(ctx, sandbox.Owner{OrgID: x.Box.OrgID, UserID: x.Box.UserID})
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(v, own)
+		if named, ok := sandbox.RefOf(x.Box).Newest(models.IdentityBox); ok {
+			v["SANDBOX_ID"] = named.ProviderID
+		}
+		return v, nil
+	}
 	v["AGENT_SERVER_URL"] = x.agent.URL
 	v["WORKSPACE_BASE"] = x.work.dir
 	if x.Box == nil {
@@ -132,11 +147,11 @@ func (d *Dispatch) environment(x *execution, timeoutAt time.Time) variables {
 			v["AGENT_SERVER_URL"] = d.Local.InnerURL
 		}
 		v["AUTOMATION_CALLBACK_API_KEY"] = d.Local.CallbackKey.Reveal()
-		return v
+		return v, nil
 	}
 	v["SANDBOX_ID"] = x.Box.ID.String()
 	v["AUTOMATION_CALLBACK_API_KEY"] = d.Store.MintRunToken(x.Run.ID, timeoutAt.Add(tokenOutlives))
-	return v
+	return v, nil
 }
 
 // agentFailure is an error of the box's agent server before the start; one that comes from our own stopping, or from an order,

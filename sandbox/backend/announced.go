@@ -9,15 +9,6 @@ import (
 // What the providers without an adapter in this build can do. Times are the providers' published defaults; a provider moves
 // to a file of its own together with its row.
 func init() {
-	// Pausing scales the pod to zero and keeps the volume; a search shows only the key's own boxes and no label.
-	announce("openhands", sandbox.Capabilities{
-		Suspend: sandbox.SuspendDisk, SameIdentity: true,
-		List:          true,
-		NativeIdle:    sandbox.Timer{Supported: true, Action: "suspend", Default: 20 * time.Minute},
-		NativeExpiry:  sandbox.Timer{Supported: true, Action: "delete", Default: 60 * day},
-		KeepsHistory:  true,
-		SuspendedCost: "storage",
-	})
 	// The caller chooses the session id, which serves as a label; a cluster-internal service, polled freely (S0-131, S0-139).
 	announce("runtime-api", sandbox.Capabilities{
 		Suspend: sandbox.SuspendDisk, SameIdentity: true,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caarlos0/env/v11"
 
+	"automation/config"
 	"automation/sandbox"
 )
 
@@ -23,6 +24,8 @@ type Deps struct {
 	Executable string           // this program, re-run for what happens inside a process box
 	Log        *slog.Logger     // nil: discarded
 	Now        func() time.Time // the clock of rows (Store.Now); nil: the host's
+	Config     config.Config    // for what a provider shares with the service: its address, credentials, rates
+	Keys       KeyStore         // where keys minted per user are kept; nil: in memory
 }
 
 // entry is one provider of the table.

@@ -18,7 +18,7 @@ func TestEveryProviderIsInTheTable(t *testing.T) {
 	require.Equal(t, []string{
 		"cloudflare", "daytona", "digitalocean", "docker", "e2b", "modal", "openhands", "process", "runtime-api",
 	}, Names())
-	require.Equal(t, []string{"process"}, Available())
+	require.Equal(t, []string{"openhands", "process"}, Available())
 	_, known := Capabilities("acme")
 	require.False(t, known)
 }
@@ -59,7 +59,7 @@ func TestS0_131_OnlyBackendsWhereLookingIsFreeArePolled(t *testing.T) {
 
 func TestABackendThatIsUnknownOrNotBuiltIsRefusedByName(t *testing.T) {
 	_, err := New("acme", Deps{}, nil)
-	require.ErrorContains(t, err, `unknown sandbox backend "acme": one of process`)
+	require.ErrorContains(t, err, `unknown sandbox backend "acme": one of openhands, process`)
 	_, err = New("modal", Deps{}, nil)
 	require.ErrorContains(t, err, `"modal" is not in this build`)
 }
