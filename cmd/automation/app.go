@@ -176,7 +176,11 @@ func (a *App) openBackends(ctx context.Context) error {
 		return err
 	}
 	a.location = location.String()
-	if a.choice, err = a.chooseBackend(ctx); err != nil {
+	live, err := a.store.LiveBackends(ctx)
+	if err != nil {
+		return err
+	}
+	if a.choice, err = chooseBackend(a.config, a.environ, live); err != nil {
 		return err
 	}
 	executable, err := os.Executable()

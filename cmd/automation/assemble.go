@@ -26,22 +26,18 @@ const (
 	idleWithin    = 2 * time.Minute
 )
 
-// chooseBackend applies the rule of which backend new runs use.
-func (a *App) chooseBackend(ctx context.Context) (config.Choice, error) {
+// chooseBackend applies the rule of which backend new runs use; live are the backends that have boxes.
+func chooseBackend(cfg config.Config, environ map[string]string, live []string) (config.Choice, error) {
 	var around config.Surroundings
 	for _, name := range backend.Variables(processBackend) {
-		if a.environ[name] != "" {
+		if environ[name] != "" {
 			around.ProviderVariables = append(around.ProviderVariables, name)
 		}
 	}
-	others, err := a.store.LiveBackends(ctx)
-	if err != nil {
-		return config.Choice{}, err
+	if i := slices.IndexFunc(live, func(name string) bool { return name != processBackend }); i >= 0 {
+		around.OtherBackend = live[i]
 	}
-	if i := slices.IndexFunc(others, func(name string) bool { return name != processBackend }); i >= 0 {
-		around.OtherBackend = others[i]
-	}
-	return a.config.ChooseBackend(around)
+	return cfg.ChooseBackend(around)
 }
 
 // assemble joins the parts: what settles boxes, what lets requests into them, the duties and the server.

@@ -125,7 +125,7 @@ func (io Streams) token(env map[string]string, root string) (string, error) {
 	if key := cfg.Auth.LocalAPIKey.Reveal(); key != "" {
 		return key, nil
 	}
-	path := filepath.Join(cfg.Storage.DataDir, "api-key")
+	path := filepath.Join(cfg.Storage.DataDir, apiKeyFile)
 	key, err := readKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%w; %s, which serve makes, is not there", errNoKey, path)

@@ -72,7 +72,7 @@ func (io Streams) demo(ctx context.Context, keep bool) (err error) {
 	}
 	if keep && failed == nil {
 		fmt.Fprintf(io.Out, "\nServing at %s, login key in %s. End with Ctrl-C.\n",
-			app.apiURL(), filepath.Join(app.config.Storage.DataDir, "api-key"))
+			app.apiURL(), filepath.Join(app.config.Storage.DataDir, apiKeyFile))
 		<-ctx.Done()
 	}
 	stop()
@@ -103,7 +103,7 @@ func (io Streams) demoApp(ctx context.Context, dir string) (*App, error) {
 		return nil, err
 	}
 	if cfg.Database.Postgres() && len(cfg.Database.SecretKeys) == 0 {
-		key, _, err := keyFile(dir, "secret-key")
+		key, _, err := keyFile(dir, secretKeyFile)
 		if err != nil {
 			return nil, err
 		}

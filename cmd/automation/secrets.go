@@ -14,6 +14,12 @@ import (
 	"automation/config"
 )
 
+// The secrets in the data folder.
+const (
+	secretKeyFile = "secret-key" // seals secrets in rows
+	apiKeyFile    = "api-key"    // logs the local user in
+)
+
 // keyFile reads a secret that an earlier start left in the data folder, or makes it: 32 random bytes in base64, 0600. The
 // file is linked into place, so that two processes that start at once end with the same key.
 func keyFile(dir, name string) (key string, made bool, err error) {
@@ -57,15 +63,21 @@ func (a *App) sealingKeys() ([][]byte, error) {
 	if err != nil || len(keys) > 0 {
 		return keys, err
 	}
-	text, _, err := keyFile(a.config.Storage.DataDir, "secret-key")
+	text, _, err := keyFile(a.config.Storage.DataDir, secretKeyFile)
 	if err != nil {
 		return nil, err
 	}
+	key, err := parseKey(a.config.Storage.DataDir, text)
+	return [][]byte{key}, err
+}
+
+// parseKey reads the text of the secret-key file in dir.
+func parseKey(dir, text string) ([]byte, error) {
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("%s: want 32 bytes in base64", filepath.Join(a.config.Storage.DataDir, "secret-key"))
+		return nil, fmt.Errorf("%s: want 32 bytes in base64", filepath.Join(dir, secretKeyFile))
 	}
-	return [][]byte{key}, nil
+	return key, nil
 }
 
 // login finds the key of the local user; where nobody could log in, it makes one.
@@ -74,13 +86,13 @@ func (a *App) login(context.Context) error {
 	if !a.config.NeedsLocalKey() {
 		return nil
 	}
-	key, made, err := keyFile(a.config.Storage.DataDir, "api-key")
+	key, made, err := keyFile(a.config.Storage.DataDir, apiKeyFile)
 	if err != nil {
 		return err
 	}
 	a.localKey = config.Secret(key)
 	if made {
-		a.log.Info("made a login key", "file", filepath.Join(a.config.Storage.DataDir, "api-key"))
+		a.log.Info("made a login key", "file", filepath.Join(a.config.Storage.DataDir, apiKeyFile))
 	}
 	return nil
 }
