@@ -62,6 +62,7 @@ type Automation struct {
 	DisabledReason  *string         `bun:"disabled_reason"`
 	DisabledDetail  json.RawMessage `bun:"disabled_detail,nullzero"`
 	DisabledAt      *time.Time      `bun:"disabled_at"`
+	LastDisabledAt  *time.Time      `bun:"last_disabled_at"` // stays when it is enabled again: earlier failures no longer count
 	Model           *string         `bun:"model"`
 	AgentProfileID  *uuid.UUID      `bun:"agent_profile_id"`
 	TemplateID      *string         `bun:"template_id"`

@@ -22,19 +22,22 @@ func (s *Store) UpdateAutomation(ctx context.Context, orgID, id uuid.UUID, delay
 		if a, err = s.lockAutomation(ctx, tx, orgID, id); err != nil {
 			return err
 		}
-		kept := a.KeepsAlive()
+		kept, enabled := a.KeepsAlive(), a.Enabled()
 		if err := change(a); err != nil {
 			return err
 		}
 		now := s.Now()
 		a.UpdatedAt = now
-		if err := writeAutomation(ctx, tx, a); err != nil {
-			return err
-		}
-		if !a.Enabled() {
-			if err := skipPending(ctx, tx, a, false, now); err != nil {
-				return err
+		switch {
+		case enabled && !a.Enabled():
+			err = disabledTx(ctx, tx, a, "user", now)
+		default:
+			if err = writeAutomation(ctx, tx, a); err == nil && !a.Enabled() {
+				err = skipPending(ctx, tx, a, false, now)
 			}
+		}
+		if err != nil {
+			return err
 		}
 		switch {
 		case !kept && a.KeepsAlive():

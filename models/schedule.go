@@ -266,6 +266,7 @@ func disableSchedules(ctx context.Context, tx bun.IDB, fires []Fire, now time.Ti
 			Set("disabled_reason = ?", f.Disable).
 			Set("disabled_detail = ?", json.RawMessage(detail)).
 			Set("disabled_at = ?", now).
+			Set("last_disabled_at = ?", now).
 			Set("updated_at = ?", now).
 			Set("next_run_at = NULL").
 			Where("id = ?", f.AutomationID).

@@ -52,6 +52,7 @@ type store struct {
 	writer  *writer // SQLite only
 	clock   *clock
 	keys    []key
+	disable DisableRules
 }
 
 // Dialect names the engine behind a Store.
@@ -71,6 +72,8 @@ type options struct {
 	host  func() time.Time
 	keys  [][]byte
 	pool  int
+
+	disable DisableRules
 }
 
 // WithClock replaces the clock behind Store.Now; for tests.
@@ -81,6 +84,9 @@ func WithKeys(keys ...[]byte) Option { return func(o *options) { o.keys = keys }
 
 // WithPool sets the largest number of PostgreSQL connections.
 func WithPool(n int) Option { return func(o *options) { o.pool = n } }
+
+// WithDisableRules says when AfterEnd switches an automation off; without it, never.
+func WithDisableRules(r DisableRules) Option { return func(o *options) { o.disable = r } }
 
 // WithHost replaces the machine's clock, which Sync compares with PostgreSQL's and which is the clock on SQLite; for tests.
 func WithHost(now func() time.Time) Option { return func(o *options) { o.host = now } }
@@ -95,7 +101,7 @@ func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{store{keys: keys}}
+	s := &Store{store{keys: keys, disable: o.disable}}
 	if path, ok := strings.CutPrefix(dsn, "sqlite:"); ok {
 		err = s.openSQLite(path, o)
 	} else {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -51,8 +52,12 @@ func (s *server) completeRun(w http.ResponseWriter, r *http.Request, who Caller)
 	return s.ended(w, r, done)
 }
 
-// ended answers with the run as it is now, and wakes what has work with its box.
+// ended answers with the run as it is now, and wakes what has work with its box. What follows for the automation cannot change
+// the answer: the run has ended.
 func (s *server) ended(w http.ResponseWriter, r *http.Request, done models.Finished) error {
+	if err := s.Store.AfterEnd(context.WithoutCancel(r.Context()), done); err != nil {
+		s.log.ErrorContext(r.Context(), "the end of a run was not followed up", "run", done.Run.ID, "error", err)
+	}
 	if done.Decision.Box != models.BoxNothing {
 		nudge(s.Nudge.Settle)
 	}

@@ -83,7 +83,7 @@ func showAutomation(a *models.Automation) automationObject {
 		Trigger: raw(a.Trigger), Observability: raw(a.Observability), Tags: tags, TarballPath: a.TarballPath,
 		SetupScriptPath: a.SetupScriptPath, Entrypoint: a.Entrypoint, Timeout: a.TimeoutSeconds, KeepAlive: a.KeepAlive,
 		Overlap: a.Overlap, Enabled: a.State == models.AutomationActive, State: a.State, DisabledReason: a.DisabledReason,
-		DisabledDetail: raw(a.DisabledDetail), DisabledAt: optStamp(a.DisabledAt), LastTriggeredAt: optStamp(a.LastTriggeredAt),
+		DisabledDetail: disabledDetail(a.DisabledDetail), DisabledAt: optStamp(a.DisabledAt), LastTriggeredAt: optStamp(a.LastTriggeredAt),
 		NextRunAt: optStamp(a.NextRunAt), CreatedAt: stamp(a.CreatedAt), UpdatedAt: stamp(a.UpdatedAt),
 	}
 }
@@ -158,6 +158,20 @@ func statusDetail(stored json.RawMessage) json.RawMessage {
 			}
 		}
 	}
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return raw(stored)
+	}
+	return text
+}
+
+// disabledDetail writes the status detail in it like that of a run.
+func disabledDetail(stored json.RawMessage) json.RawMessage {
+	var detail map[string]json.RawMessage
+	if json.Unmarshal(stored, &detail) != nil || detail["status_detail"] == nil {
+		return raw(stored)
+	}
+	detail["status_detail"] = statusDetail(detail["status_detail"])
 	text, err := json.Marshal(detail)
 	if err != nil {
 		return raw(stored)

@@ -129,7 +129,7 @@ func (s *Schedules) endOlder(ctx context.Context, run *models.Run) error {
 		if r.ID == run.ID {
 			continue
 		}
-		_, err := s.Store.Finish(ctx, r.ID, models.Outcome{
+		done, err := s.Store.Finish(ctx, r.ID, models.Outcome{
 			Status: models.RunFailed, ErrorDetail: &text, StatusDetail: detail.Seen(s.Store.Now(), r.StatusDetail),
 			Actor: "schedule", Reason: "replaced", From: active,
 		}, s.disposeReplaced)
@@ -137,6 +137,9 @@ func (s *Schedules) endOlder(ctx context.Context, run *models.Run) error {
 			return fmt.Errorf("finish run %s: %w", r.ID, err)
 		}
 		s.Settle()
+		if err := s.Store.AfterEnd(ctx, done); err != nil {
+			return err
+		}
 	}
 	return nil
 }

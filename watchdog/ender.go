@@ -25,5 +25,5 @@ func (w *Watchdog) end(ctx context.Context, run *models.Run, o models.Outcome) e
 	w.Log.InfoContext(ctx, "run ended", "run", run.ID, "status", o.Status, "reason", o.Reason, "box", done.Decision.Box)
 	w.settleSoon()
 	w.JanitorNudge.Wake()
-	return nil
+	return w.Store.AfterEnd(ctx, done)
 }

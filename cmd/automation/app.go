@@ -142,7 +142,7 @@ func (a *App) openDatabase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.store, err = models.Open(ctx, db.DSN.Reveal(), models.WithKeys(keys...), models.WithPool(db.MaxConnections())); err != nil {
+	if a.store, err = models.Open(ctx, db.DSN.Reveal(), models.WithKeys(keys...), models.WithPool(db.MaxConnections()), models.WithDisableRules(a.disableRules())); err != nil {
 		return err
 	}
 	a.onClose(a.store.Close)
@@ -249,6 +249,12 @@ func (a *App) decide(e models.Ending) models.Decision {
 func capabilities(name string) sandbox.Capabilities {
 	can, _ := backend.Capabilities(name)
 	return can
+}
+
+// disableRules are after how many failures an automation is switched off.
+func (a *App) disableRules() models.DisableRules {
+	r := a.config.Scheduler
+	return models.DisableRules{Permanent: r.FailureThreshold, Consecutive: r.ConsecutiveFailureThreshold, Window: r.ConsecutiveFailureWindow}
 }
 
 func (a *App) settings() sandbox.Settings {
