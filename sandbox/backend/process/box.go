@@ -150,10 +150,7 @@ func (x box) identity() sandbox.Identity {
 }
 
 // has reports whether a control file exists.
-func (x box) has(name string) bool {
-	_, err := os.Lstat(x.control(name))
-	return err == nil
-}
+func (x box) has(name string) bool { return pathExists(x.control(name)) }
 
 // lock takes the box for a change; the returned function gives it back. ErrGone when there is no directory, also when it
 // was removed while we waited.

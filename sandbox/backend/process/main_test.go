@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 			os.Exit(runService(os.Args[2:]))
 		case "daemonize":
 			os.Exit(daemonize(os.Args[2:]))
+		case "hop":
+			os.Exit(hop(os.Args[2:]))
 		case "count":
 			os.Exit(count(os.Args[2:]))
 		}
@@ -91,6 +93,11 @@ func daemonize(args []string) int {
 	cmd := exec.Command(os.Args[0], next...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return exitCode(cmd.Start())
+}
+
+// hop becomes a program that is never the same process for long: each one writes a line, starts the next and ends.
+func hop(args []string) int {
+	return exitCode(syscall.Exec("/bin/sh", []string{"sh", "-c", `hop() { echo >> "$0"; hop & }; hop`, args[0]}, os.Environ()))
 }
 
 // count writes its pid and then a byte whenever it can, for as long as it lives.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -124,6 +126,39 @@ func processes() ([]status, error) {
 		}
 	}
 	return all, nil
+}
+
+// errNoChildren means that this kernel keeps no lists of children.
+var errNoChildren = errors.New("no lists of children in /proc")
+
+// childrenOf lists the children of a process: each thread has its own.
+func childrenOf(pid int) ([]int, error) {
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return nil, fmt.Errorf("list children: %w", err)
+	}
+	var pids []int
+	for _, thread := range threads {
+		text, err := os.ReadFile(filepath.Join(tasks, thread.Name(), "children"))
+		if errors.Is(err, fs.ErrNotExist) && pathExists(filepath.Join(tasks, thread.Name(), "stat")) {
+			return nil, errNoChildren
+		}
+		if err != nil { // the thread has just ended; its children are another one's
+			return nil, fmt.Errorf("list children: %w", err)
+		}
+		for word := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
+}
+
+func pathExists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // descendants returns those of all that have root among their ancestors.

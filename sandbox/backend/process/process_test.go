@@ -60,6 +60,31 @@ func TestACommandThatDoubleForksIsStoppedContinuedAndKilled(t *testing.T) {
 	})
 }
 
+func TestAProgramThatForksAllTheTimeDoesNotEscape(t *testing.T) {
+	ways(t, func(t *testing.T, hold string) {
+		r := open(t, hold)
+		ref, x := r.create()
+		path := filepath.Join(x.home(), "hops")
+		r.run(r.shows(ref, models.SeenRunning).Identity, "hop", path)
+		size := func() int64 {
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			return info.Size()
+		}
+		for range 3 {
+			r.grows(size)
+			require.NoError(t, r.Suspend(r.ctx(), ref, nothing))
+			stopped := size()
+			require.Never(t, func() bool { return size() != stopped }, 50*time.Millisecond, 10*time.Millisecond)
+			require.Equal(t, models.SeenSuspended, r.shows(ref, models.SeenSuspended).State)
+			require.NoError(t, r.Resume(r.ctx(), ref, nothing))
+		}
+		r.grows(size)
+		require.NoError(t, r.Delete(r.ctx(), ref))
+		r.empty(x)
+	})
+}
+
 func TestAnAgentServerThatDiedAloneLeavesASuspendedBox(t *testing.T) {
 	ways(t, func(t *testing.T, hold string) {
 		r := open(t, hold)
@@ -93,12 +118,14 @@ func TestATreeWhoseSupervisorDiedIsFoundAndKilled(t *testing.T) {
 		r := open(t, hold)
 		ref, x := r.create()
 		facts := r.facts(x)
-		counter, _ := r.daemon(x, r.shows(ref, models.SeenRunning).Identity)
+		counter, size := r.daemon(x, r.shows(ref, models.SeenRunning).Identity)
 		require.NoError(t, facts.Supervisor.signal(syscall.SIGKILL))
 		r.ends(facts.Supervisor)
 		require.True(t, counter.alive(), "nobody is left to end it")
 		require.NoError(t, r.Suspend(r.ctx(), ref, nothing))
 		r.shows(ref, models.SeenSuspended)
+		stopped := size()
+		require.Never(t, func() bool { return size() != stopped }, 150*time.Millisecond, 10*time.Millisecond)
 		require.NoError(t, r.Delete(r.ctx(), ref))
 		require.False(t, counter.alive())
 		require.False(t, facts.Server.alive())

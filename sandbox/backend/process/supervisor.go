@@ -171,7 +171,7 @@ func (s *supervisor) endRest() int {
 func (s *supervisor) killRest() {
 	for done := false; !done; {
 		ctx, cancel := context.WithTimeout(context.Background(), killPatience)
-		done = treeHold{box: s.box, facts: s.facts}.killDescendants(ctx) == nil
+		done = treeHold{box: s.box, facts: s.facts}.killAll(ctx) == nil
 		cancel()
 	}
 }

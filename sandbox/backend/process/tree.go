@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"syscall"
 )
@@ -23,17 +24,66 @@ type treeHold struct {
 	facts start
 }
 
-// members returns what runs in the box. Without its supervisor a tree has fallen apart, and its parts are known by their
+// sight is what one look at a box's processes showed.
+type sight struct {
+	all   map[proc]byte // the state of each, of those that have ended and wait for their parent too
+	moved bool          // one went, or changed its parent, while we looked
+}
+
+// calm reports whether nothing has happened between two looks.
+func (s sight) calm(before sight) bool {
+	return !s.moved && !before.moved && maps.Equal(s.all, before.all)
+}
+
+// look calls act for everything that runs in the box, at once when it is found: a program that forks and ends all the time
+// is never the same process for long. Without its supervisor a tree has fallen apart, and its parts are known by their
 // environment.
-func (t treeHold) members() ([]status, error) {
+func (t treeHold) look(act func(status) error) (sight, error) {
+	seen := sight{all: map[proc]byte{}}
+	if t.facts.Supervisor.alive() {
+		err := t.descend(&seen, act)
+		if !errors.Is(err, errNoChildren) {
+			return seen, err
+		}
+	}
 	all, err := processes()
 	if err != nil {
-		return nil, err
+		return seen, err
 	}
+	found := t.strays(all)
 	if t.facts.Supervisor.alive() {
-		return descendants(all, t.facts.Supervisor.PID), nil
+		found = descendants(all, t.facts.Supervisor.PID)
 	}
-	return t.strays(all), nil
+	for _, s := range found {
+		seen.all[s.proc] = s.state
+		err = errors.Join(err, act(s))
+	}
+	return seen, err
+}
+
+// descend looks at everything below the supervisor, by the lists of children that the kernel keeps: some hundred times
+// faster than a walk over all of /proc.
+func (t treeHold) descend(seen *sight, act func(status) error) (err error) {
+	for next := []int{t.facts.Supervisor.PID}; len(next) > 0; next = next[1:] {
+		children, listErr := childrenOf(next[0])
+		if errors.Is(listErr, errNoChildren) {
+			return listErr
+		}
+		seen.moved = seen.moved || listErr != nil
+		for _, pid := range children {
+			s, ok := readStatus(pid)
+			if !ok || s.parent != next[0] {
+				seen.moved = true
+				continue
+			}
+			seen.all[s.proc] = s.state
+			if !s.gone() {
+				err = errors.Join(err, act(s))
+				next = append(next, pid)
+			}
+		}
+	}
+	return err
 }
 
 // strays returns those of all that carry the box's marker, but for its supervisor and ourselves.
@@ -47,17 +97,37 @@ func (t treeHold) strays(all []status) []status {
 	return found
 }
 
-// settled makes a condition count only when it was seen twice in a row: one walk over /proc can miss a process that is born
-// during it, but not also in the next one, when all it was born from stands still.
-func settled(try func() (done bool, err error)) func() (bool, error) {
-	seen := 0
-	return func() (bool, error) {
-		done, err := try()
-		if seen++; !done {
-			seen = 0
+// calmLooks is how many looks in a row must show the same: one can miss a process that is born during it, and the next one
+// too.
+const calmLooks = 4
+
+// signalAll sends a signal to everything that is not yet as it should be, again while new ones appear, until nothing is
+// left to signal and nothing happens any more.
+func (t treeHold) signalAll(ctx context.Context, signal syscall.Signal, isSo func(status) bool) error {
+	told := map[proc]bool{}
+	var before sight
+	looks := 0
+	return until(ctx, func() (bool, error) {
+		for fresh := true; fresh && ctx.Err() == nil; { // what is new may be gone before a pause ends
+			fresh = false
+			looks++
+			seen, err := t.look(func(s status) error {
+				if isSo(s) {
+					return nil
+				}
+				looks, fresh, told[s.proc] = 0, fresh || !told[s.proc], true
+				return s.signal(signal)
+			})
+			if err != nil {
+				return false, err
+			}
+			if !seen.calm(before) {
+				looks = 0
+			}
+			before = seen
 		}
-		return seen >= 2, err
-	}
+		return looks >= calmLooks, nil
+	})
 }
 
 func (t treeHold) stop(ctx context.Context) error {
@@ -67,24 +137,11 @@ func (t treeHold) stop(ctx context.Context) error {
 	return t.freeze(ctx)
 }
 
-// freeze stops every member, again while new ones appear.
+// freeze stops everything.
 func (t treeHold) freeze(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopPatience, errors.New("processes of the box do not stop"))
 	defer cancel()
-	return until(ctx, settled(func() (bool, error) {
-		members, err := t.members()
-		if err != nil {
-			return false, err
-		}
-		done := true
-		for _, m := range members {
-			if !m.stopped() {
-				done = false
-				err = errors.Join(err, m.signal(syscall.SIGSTOP))
-			}
-		}
-		return done, err
-	}))
+	return t.signalAll(ctx, syscall.SIGSTOP, status.stopped)
 }
 
 func (t treeHold) cont(ctx context.Context) error {
@@ -97,20 +154,18 @@ func (t treeHold) cont(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
 	told := map[proc]bool{} // once each: a program may stop itself again, that is its own affair
-	err := until(ctx, settled(func() (bool, error) {
-		members, err := t.members()
-		if err != nil {
-			return false, err
-		}
-		done := true
-		for _, m := range members {
-			if !told[m.proc] {
-				told[m.proc], done = true, false
-				err = errors.Join(err, m.signal(syscall.SIGCONT))
+	looks := 0
+	err := until(ctx, func() (bool, error) {
+		looks++
+		_, err := t.look(func(s status) error {
+			if !s.stopped() || told[s.proc] {
+				return nil
 			}
-		}
-		return done, err
-	}))
+			looks, told[s.proc] = 0, true
+			return s.signal(syscall.SIGCONT)
+		})
+		return looks >= calmLooks, err
+	})
 	if err != nil {
 		return err
 	}
@@ -128,14 +183,16 @@ func (t treeHold) stopped() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look at box: %w", err)
 	}
-	members, err := t.members()
+	all := true
+	seen, err := t.look(func(s status) error {
+		all = all && s.stopped()
+		return nil
+	})
 	if err != nil {
 		return false, err
 	}
-	for _, m := range members {
-		if !m.stopped() {
-			return string(text) == heldResume, nil // half done: shown as what the order was to change
-		}
+	if !all || seen.moved { // half done: shown as what the order was to change
+		return string(text) == heldResume, nil
 	}
 	return true, nil
 }
@@ -148,41 +205,24 @@ func (t treeHold) kill(ctx context.Context) error {
 		if err := t.freeze(ctx); err != nil && ctx.Err() != nil {
 			return err
 		}
-		if err := t.killDescendants(ctx); err != nil {
+		if err := t.killAll(ctx); err != nil {
 			return err
 		}
 		if err := t.facts.Supervisor.signal(syscall.SIGKILL); err != nil {
 			return err
 		}
 	}
-	return until(ctx, settled(func() (bool, error) {
+	err := until(ctx, func() (bool, error) {
 		t.facts.Supervisor.reap()
-		if t.facts.Supervisor.alive() {
-			return false, nil
-		}
-		all, err := processes()
-		if err != nil {
-			return false, err
-		}
-		return killEach(t.strays(all))
-	}))
-}
-
-// killDescendants ends what is below the supervisor, again while new ones appear.
-func (t treeHold) killDescendants(ctx context.Context) error {
-	return until(ctx, settled(func() (bool, error) {
-		all, err := processes()
-		if err != nil || !t.facts.Supervisor.alive() {
-			return err == nil, err
-		}
-		return killEach(descendants(all, t.facts.Supervisor.PID))
-	}))
-}
-
-// killEach ends what it is given; done when that was nothing.
-func killEach(found []status) (done bool, err error) {
-	for _, s := range found {
-		err = errors.Join(err, s.signal(syscall.SIGKILL))
+		return !t.facts.Supervisor.alive(), nil
+	})
+	if err != nil {
+		return err
 	}
-	return len(found) == 0, err
+	return t.killAll(ctx)
+}
+
+// killAll ends everything but the supervisor.
+func (t treeHold) killAll(ctx context.Context) error {
+	return t.signalAll(ctx, syscall.SIGKILL, func(status) bool { return false })
 }
