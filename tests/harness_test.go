@@ -39,6 +39,9 @@ var binary struct {
 	err  error
 }
 
+// coverage names the folder into which the program counts the statements that it runs; unset: it does not count.
+const coverage = "GOCOVERDIR"
+
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if binary.path != "" {
@@ -57,7 +60,11 @@ func build(t *testing.T) string {
 			return
 		}
 		binary.path = filepath.Join(dir, "automation")
-		out, err := exec.Command("go", "build", "-o", binary.path, "../cmd/automation").CombinedOutput()
+		args := []string{"build", "-o", binary.path}
+		if os.Getenv(coverage) != "" {
+			args = append(args, "-cover", "-covermode=atomic", "-coverpkg="+module+"/...")
+		}
+		out, err := exec.Command("go", append(args, "../cmd/automation")...).CombinedOutput()
 		if err != nil {
 			binary.err = fmt.Errorf("%w: %s", err, out)
 		}
@@ -111,7 +118,11 @@ func postgres(t *testing.T) []string {
 
 // clean is an environment with a home of its own and nothing of ours in it.
 func clean(home string, more ...string) []string {
-	return append([]string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}, more...)
+	env := []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}
+	if dir := os.Getenv(coverage); dir != "" {
+		env = append(env, coverage+"="+dir)
+	}
+	return append(env, more...)
 }
 
 // result is what one command did.

@@ -147,14 +147,14 @@ func TestS0_129_StorageStatusAndReclaimNeverMoveTheIdleClock(t *testing.T) {
 		return seconds
 	}
 	before, began := idle(), time.Now()
-	for range 50 {
-		s.call(http.MethodGet, proxy+"/api/storage", nil, http.StatusOK)
-	}
-	for range 5 {
+	for time.Since(began) < 3*time.Second {
+		for range 20 {
+			s.call(http.MethodGet, proxy+"/api/storage", nil, http.StatusOK)
+		}
 		s.call(http.MethodPost, proxy+"/api/storage/reclaim", object{"dry_run": true}, http.StatusOK)
 		s.call(http.MethodPost, proxy+"/api/storage/reclaim", object{}, http.StatusOK)
 	}
-	require.InDelta(t, time.Since(began).Seconds(), idle()-before, 0.5, "it has only grown, by the time that passed")
+	require.InDelta(t, time.Since(began).Seconds(), idle()-before, 1.1, "it has only grown, by the time that passed (in whole seconds)")
 	s.call(http.MethodDelete, "/sandboxes/"+run.text("sandbox", "id")+"?confirm=history-will-be-lost", nil, http.StatusAccepted)
 	s.await(path, "the box is deleted", func(o object) bool { return o.text("sandbox", "observed") == "deleted" })
 }
