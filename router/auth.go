@@ -92,7 +92,7 @@ func (s *server) login(r *http.Request, runToken bool) (Caller, error) {
 			}
 			return Caller{runID: runID}, nil
 		}
-		if local != "" || s.Cloud == nil {
+		if s.Cloud == nil {
 			return Caller{}, unauthorized("Invalid API key")
 		}
 	}
