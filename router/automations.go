@@ -87,16 +87,24 @@ func (s *server) newAutomation(in values, who Caller, model *string) (*models.Au
 	return a, s.apply(a, in)
 }
 
+var automationQuery = append(slices.Clone(paging),
+	field{name: "created_by", rule: oneOf("literal_error", "me", "others")},
+	field{name: "tag", rule: text(0, 0)})
+
+type automationList struct {
+	Automations []automationObject `json:"automations"`
+	Total       int                `json:"total"`
+}
+
 // listAutomations is GET /v1 (contract section 2.3).
 func (s *server) listAutomations(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in := c.query(r, append(slices.Clone(paging),
-		field{name: "created_by", rule: oneOf("literal_error", "me", "others")},
-		field{name: "tag", rule: text(0, 0)})...)
+	in := c.query(r, automationQuery...)
 	if err := c.err(); err != nil {
 		return err
 	}
-	f := models.AutomationFilter{OrgID: who.OrgID, Limit: int(get[int64](in, "limit")), Offset: int(get[int64](in, "offset"))}
+	f := models.AutomationFilter{OrgID: who.OrgID}
+	f.Limit, f.Offset = page(in)
 	switch get[string](in, "created_by") {
 	case "me":
 		f.CreatedBy = &who.UserID
@@ -118,7 +126,7 @@ func (s *server) listAutomations(w http.ResponseWriter, r *http.Request, who Cal
 	for _, a := range found {
 		list = append(list, showAutomation(a))
 	}
-	return ok(w, map[string]any{"automations": list, "total": total})
+	return ok(w, automationList{list, total})
 }
 
 // automation reads the automation in the path, within the caller's organization.

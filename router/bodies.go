@@ -30,7 +30,7 @@ func newBodies(longest time.Duration, validate func(schedule, timezone string) (
 			return 0, saysf("timeout must not exceed %d seconds (%d minutes)", most, most/60)
 		}
 		return n, nil
-	})
+	}).like(schema{"type": "integer", "minimum": 1, "maximum": int64(longest / time.Second)})
 	return bodies{
 		create: object([]field{
 			{name: "name", required: true, rule: text(1, 500)},
@@ -93,12 +93,12 @@ var completion = object([]field{
 })
 
 // phaseReport is POST …/phase: control characters and runs of white space become one space before the length counts.
-var phaseReport = object([]field{{name: "phase", required: true, rule: func(c *check, at loc, v any) any {
+var phaseReport = object([]field{{name: "phase", required: true, rule: rule{func(c *check, at loc, v any) any {
 	if s, isString := v.(string); isString {
 		v = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }), " ")
 	}
-	return text(1, 200)(c, at, v)
-}}})
+	return text(1, 200).check(c, at, v)
+}, text(1, 200).schema}}})
 
 // extension is POST /sandboxes/{id}/extend: either of the two.
 var extension = object([]field{
@@ -137,7 +137,9 @@ var (
 )
 
 // instant is an RFC 3339 time.
-func instant(c *check, at loc, v any) any {
+var instant = rule{checkInstant, schema{"type": "string", "format": "date-time"}}
+
+func checkInstant(c *check, at loc, v any) any {
 	s, _ := v.(string)
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
@@ -148,9 +150,11 @@ func instant(c *check, at loc, v any) any {
 }
 
 // forgiving is a string that a run reports: what no column takes is replaced, for a callback comes only once.
-func forgiving(c *check, at loc, v any) any { return text(0, 0)(c, at, withoutNUL(v)) }
+var forgiving = rule{func(c *check, at loc, v any) any { return text(0, 0).check(c, at, withoutNUL(v)) }, schema{"type": "string"}}
 
-func textOrObject(c *check, at loc, v any) any {
+var textOrObject = rule{checkTextOrObject, schema{"anyOf": []schema{{"type": "string"}, {"type": "object"}}}}
+
+func checkTextOrObject(c *check, at loc, v any) any {
 	switch v.(type) {
 	case string, map[string]any:
 		return withoutNUL(v)
@@ -160,18 +164,25 @@ func textOrObject(c *check, at loc, v any) any {
 	return nil
 }
 
-func publicState(c *check, at loc, v any) any {
+var (
+	publicWords = oneOf("enum", string(models.AutomationActive), string(models.AutomationInactive))
+	publicState = rule{checkPublicState, publicWords.schema}
+)
+
+func checkPublicState(c *check, at loc, v any) any {
 	if v == string(models.AutomationDraft) {
 		c.refuse(at, v, says("state=DRAFT is reserved for automation draft test artifacts. "+
 			"Use the /v1/drafts API endpoints to create drafts."))
 		return nil
 	}
-	return oneOf("enum", string(models.AutomationActive), string(models.AutomationInactive))(c, at, v)
+	return publicWords.check(c, at, v)
 }
 
-func modelName(c *check, at loc, v any) any {
+var modelName = rule{checkModelName, schema{"type": "string", "minLength": 1, "maxLength": 64, "pattern": modelWord.String()}}
+
+func checkModelName(c *check, at loc, v any) any {
 	before := len(c.issues)
-	s, _ := text(1, 64)(c, at, v).(string)
+	s, _ := text(1, 64).check(c, at, v).(string)
 	if len(c.issues) == before && !modelWord.MatchString(s) {
 		c.add("string_pattern_mismatch", at, "String should match pattern '"+modelWord.String()+"'", v,
 			map[string]any{"pattern": modelWord.String()})
@@ -268,8 +279,13 @@ func tag(s string) (string, error) {
 }
 
 // associations name values to be taken from an event by JMESPath.
-func associations(c *check, at loc, v any) any {
-	in, isObject := anyObject(c, at, v).(map[string]any)
+var associations = rule{checkAssociations, schema{
+	"type": "object", "maxProperties": 20, "propertyNames": schema{"pattern": assocKey.String()},
+	"additionalProperties": schema{"type": "string", "minLength": 1, "maxLength": 1000},
+}}
+
+func checkAssociations(c *check, at loc, v any) any {
+	in, isObject := checkAnyObject(c, at, v).(map[string]any)
 	if !isObject {
 		return nil
 	}
@@ -337,13 +353,13 @@ func triggerRule(validate func(schedule, timezone string) (field, text, reason s
 		{name: "turn_text_expr", rule: nullable(expression("turn_text_expr"))},
 		{name: "wake_agent", absent: true, rule: boolean},
 	})
-	return func(c *check, at loc, v any) any {
+	check := func(c *check, at loc, v any) any {
 		in, _ := v.(map[string]any)
 		kind, isString := in["type"].(string)
 		switch {
 		case isString && kind == "cron":
 			at, before := at.at("cron"), len(c.issues)
-			out, _ := cron(c, at, v).(values)
+			out, _ := cron.check(c, at, v).(values)
 			if len(c.issues) > before {
 				return nil
 			}
@@ -352,7 +368,7 @@ func triggerRule(validate func(schedule, timezone string) (field, text, reason s
 			}
 			return out
 		case isString && kind == "event":
-			out, _ := event(c, at.at("event"), v).(values)
+			out, _ := event.check(c, at.at("event"), v).(values)
 			for _, name := range []string{"filter", "subject_key_expr", "turn_text_expr"} {
 				if out != nil && !out.has(name) {
 					out[name] = nil
@@ -367,6 +383,7 @@ func triggerRule(validate func(schedule, timezone string) (field, text, reason s
 			map[string]any{"discriminator": "_get_trigger_discriminator()", "tag": kind, "expected_tags": "'cron', 'event'"})
 		return nil
 	}
+	return rule{check, schema{"oneOf": []schema{cron.schema, event.schema}}}
 }
 
 func expression(name string) rule {
@@ -374,9 +391,9 @@ func expression(name string) rule {
 }
 
 // eventKeys is one pattern or several.
-func eventKeys(c *check, at loc, v any) any {
+var eventKeys = rule{func(c *check, at loc, v any) any {
 	if _, isList := v.([]any); isList {
-		return list[string](text(0, 0))(c, at.at("list[str]"), v)
+		return list[string](text(0, 0)).check(c, at.at("list[str]"), v)
 	}
-	return text(0, 0)(c, at, v)
-}
+	return text(0, 0).check(c, at, v)
+}, schema{"anyOf": []schema{{"type": "string"}, {"type": "array", "items": schema{"type": "string"}}}}}

@@ -7,13 +7,24 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/go-chi/chi/v5"
 
 	"automation/models"
 	"automation/sandbox"
 )
 
 // Every HTTP status that this package answers is written in this file.
+
+// The statuses of success, for the table of routes.
+const (
+	statusOK        = http.StatusOK
+	statusCreated   = http.StatusCreated
+	statusAccepted  = http.StatusAccepted
+	statusNoContent = http.StatusNoContent
+)
 
 // problem is an answer that is not a success. The contract's routes show it as {"detail": …}, ours as
 // {"error": {code, message, details, request_id}, "detail": message}.
@@ -178,8 +189,26 @@ func noRoute(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusNotFound, map[string]any{"detail": "Not Found"})
 }
 
-func noMethod(w http.ResponseWriter, _ *http.Request) {
+func noMethod(w http.ResponseWriter, r *http.Request) {
+	if allowed := methodsOf(r); len(allowed) > 0 {
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+	}
 	writeJSON(w, http.StatusMethodNotAllowed, map[string]any{"detail": "Method Not Allowed"})
+}
+
+// methodsOf lists what the path of a request can be asked by.
+func methodsOf(r *http.Request) []string {
+	path := r.URL.RawPath
+	if path == "" {
+		path = r.URL.Path
+	}
+	var allowed []string
+	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		if chi.RouteContext(r.Context()).Routes.Match(chi.NewRouteContext(), method, path) {
+			allowed = append(allowed, method)
+		}
+	}
+	return allowed
 }
 
 func ok(w http.ResponseWriter, v any) error { writeJSON(w, http.StatusOK, v); return nil }

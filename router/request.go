@@ -44,7 +44,7 @@ func (c *check) body(w http.ResponseWriter, r *http.Request, table rule, optiona
 		c.add("missing", loc{"body"}, "Field required", nil, nil)
 		return nil, c.err()
 	}
-	out, _ := table(c, loc{"body"}, v).(values)
+	out, _ := table.check(c, loc{"body"}, v).(values)
 	return out, c.err()
 }
 
@@ -85,30 +85,34 @@ func notJSON(at int64, why string) *issue {
 	}
 }
 
-// query checks the named parameters; others are not looked at. Of a repeated one the last counts.
+// query checks the named parameters; others are not looked at. Of a repeated one the last counts, or all where many may be
+// given.
 func (c *check) query(r *http.Request, fields ...field) values {
 	given, out := r.URL.Query(), values{}
 	for _, f := range fields {
-		if v := given[f.name]; len(v) > 0 {
-			out[f.name] = f.rule(c, loc{"query", f.name}, strings.ToValidUTF8(v[len(v)-1], "\uFFFD"))
-		} else if f.required {
-			c.add("missing", loc{"query", f.name}, "Field required", nil, nil)
-		} else if f.absent != nil {
+		at, v := loc{"query", f.name}, given[f.name]
+		switch {
+		case len(v) > 0 && f.many:
+			var all []string
+			for _, one := range v {
+				word, _ := f.rule.check(c, at, one).(string)
+				all = append(all, word)
+			}
+			out[f.name] = all
+		case len(v) > 0:
+			out[f.name] = f.rule.check(c, at, strings.ToValidUTF8(v[len(v)-1], "\uFFFD"))
+		case f.required:
+			c.add("missing", at, "Field required", nil, nil)
+		case f.absent != nil:
 			out[f.name] = f.absent
 		}
 	}
 	return out
 }
 
-// repeated checks every value of a parameter that may be given several times.
-func (c *check) repeated(r *http.Request, name string, each rule) []string {
-	var out []string
-	for _, v := range r.URL.Query()[name] {
-		if s, ok := each(c, loc{"query", name}, v).(string); ok {
-			out = append(out, s)
-		}
-	}
-	return out
+// page returns the limit and the offset of a list.
+func page(in values) (limit, offset int) {
+	return int(get[int64](in, "limit")), int(get[int64](in, "offset"))
 }
 
 // paging are the query parameters of every list.
@@ -131,6 +135,6 @@ func pathParam(r *http.Request, name string) string {
 
 // pathID reads the UUID in the path, in any form that UUIDs are written; label is the contract's name of the parameter.
 func (c *check) pathID(r *http.Request, label string) uuid.UUID {
-	id, _ := identifier(c, loc{"path", label}, pathParam(r, "id")).(uuid.UUID)
+	id, _ := identifier.check(c, loc{"path", label}, pathParam(r, "id")).(uuid.UUID)
 	return id
 }

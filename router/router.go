@@ -1,6 +1,6 @@
 // Package router is the HTTP API: the routes of the Python service's contract, with its statuses, bodies and texts, and
-// beside them the routes of boxes. One file holds a resource; statuses are written in errors.go alone, bodies are checked by
-// the tables of bodies.go. It holds no rule of its own about boxes: a person's wish goes through Store.Order and Store.Finish,
+// beside them the routes of boxes. One file holds a resource; routes.go is the table of all, which the OpenAPI document is made
+// from too; statuses are written in errors.go alone, bodies are checked by the tables of bodies.go. It holds no rule of its own about boxes: a person's wish goes through Store.Order and Store.Finish,
 // and no request waits for a provider, but for the proxy into a box.
 package router
 
@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,6 +100,9 @@ type server struct {
 	log    *slog.Logger
 	// transport carries requests into boxes.
 	transport http.RoundTripper
+	// document is the OpenAPI document; undocumented why there is none.
+	document     []byte
+	undocumented error
 }
 
 // New returns the handler of every route: the probes at the root and below the base path, the API below the base path.
@@ -113,88 +117,18 @@ func New(d Deps) http.Handler {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	table := s.routes()
+	s.document, s.undocumented = document(table, d.Config.HTTP.BasePath, d.Version)
 	root := chi.NewRouter()
 	root.Use(s.record, s.onlyLoopback)
 	root.NotFound(noRoute)
 	root.MethodNotAllowed(noMethod)
-	s.probes(root)
-	root.Route(strings.TrimRight(d.Config.HTTP.BasePath, "/"), func(r chi.Router) {
-		s.probes(r)
-		r.Route("/v1", s.api)
-	})
-	return root
-}
-
-// api mounts what stands below /v1. contract wraps the routes of the Python service, own wraps ours.
-func (s *server) api(r chi.Router) {
-	contract, own := s.contract, s.own
-
-	r.Post("/", contract(s.createAutomation))
-	r.Get("/", contract(s.listAutomations))
-	r.Get("/{id}", contract(s.getAutomation))
-	r.Patch("/{id}", contract(s.patchAutomation))
-	r.Delete("/{id}", contract(s.deleteAutomation))
-	r.Post("/{id}/dispatch", contract(s.dispatchAutomation))
-	r.Get("/{id}/runs", contract(s.listAutomationRuns))
-	r.Get("/{id}/tarball", contract(s.getTarball))
-
-	r.Post("/runs/{id}/complete", s.callback(s.completeRun))
-	r.Post("/runs/{id}/phase", s.callback(s.setPhase))
-	r.Post("/runs/{id}/cancel", contract(s.cancelRun))
-	r.Get("/runs", own(s.listRuns))
-	r.Get("/runs/{id}", own(s.getRun))
-	r.Get("/runs/{id}/logs", own(s.getLogs))
-
-	r.Post("/uploads", contract(s.createUpload))
-	r.Get("/uploads", contract(s.listUploads))
-	r.Get("/uploads/{id}", contract(s.getUpload))
-	r.Delete("/uploads/{id}", contract(s.deleteUpload))
-
-	r.Get("/backends", own(s.listBackends))
-
-	r.Get("/sweeps", own(s.listSweeps))
-	r.Post("/sweeps/plan", own(s.planSweep))
-	r.Get("/sweeps/{id}", own(s.getSweep))
-	r.Post("/sweeps/{id}/apply", own(s.applySweep))
-
-	r.Get("/sandboxes", own(s.listSandboxes))
-	r.Route("/sandboxes/{id}", func(r chi.Router) {
-		r.Get("/", own(s.getSandbox))
-		r.Delete("/", own(s.deleteSandbox))
-		r.Post("/pause", own(s.pauseSandbox))
-		r.Post("/resume", own(s.resumeSandbox))
-		r.Post("/extend", own(s.extendSandbox))
-		r.Put("/keep", own(s.keepSandbox))
-		r.Delete("/keep", own(s.unkeepSandbox))
-		r.Post("/reclaim", own(s.reclaimSandbox))
-		r.Get("/events", own(s.listSandboxEvents))
-		r.HandleFunc("/proxy", own(s.proxySandbox))
-		r.HandleFunc("/proxy/*", own(s.proxySandbox))
-	})
-}
-
-// handler answers one route for a caller who is logged in.
-type handler func(w http.ResponseWriter, r *http.Request, who Caller) error
-
-// contract wraps a route of the Python service: errors are {"detail": …}.
-func (s *server) contract(h handler) http.HandlerFunc { return s.serve(h, false, false) }
-
-// own wraps a route that is ours: errors are {"error": {…}, "detail": …}.
-func (s *server) own(h handler) http.HandlerFunc { return s.serve(h, true, false) }
-
-// callback wraps the contract's routes that a run itself calls, with its run token.
-func (s *server) callback(h handler) http.HandlerFunc { return s.serve(h, false, true) }
-
-func (s *server) serve(h handler, own, runToken bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		who, err := s.login(r, runToken)
-		if err == nil {
-			err = h(w, r, who)
-		}
-		if err != nil {
-			s.fail(w, r, own, err)
-		}
+	atRoot := func(line route) bool { return line.access == open || line.path == "/openapi.json" }
+	s.mount(root, slices.DeleteFunc(slices.Clone(table), func(line route) bool { return !atRoot(line) }))
+	if base := strings.TrimRight(d.Config.HTTP.BasePath, "/"); base != "" {
+		root.Route(base, func(r chi.Router) { s.mount(r, table) })
 	}
+	return root
 }
 
 // decide is what becomes of a box when its run ends: pure, for Store.Finish calls it inside its transaction.

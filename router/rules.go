@@ -17,7 +17,14 @@ import (
 
 // text is a string of least to most characters; most 0 means no limit. NUL is refused, for no database column takes it.
 func text(least, most int) rule {
-	return func(c *check, at loc, v any) any {
+	shape := schema{"type": "string"}
+	if least > 0 {
+		shape["minLength"] = least
+	}
+	if most > 0 {
+		shape["maxLength"] = most
+	}
+	return rule{func(c *check, at loc, v any) any {
 		s, isString := v.(string)
 		if !isString {
 			c.add("string_type", at, "Input should be a valid string", v, nil)
@@ -37,7 +44,7 @@ func text(least, most int) rule {
 				map[string]any{"max_length": most})
 		}
 		return s
-	}
+	}, shape}
 }
 
 func plural(word string, n int) string {
@@ -49,7 +56,7 @@ func plural(word string, n int) string {
 
 // oneOf is a string out of words. kind is literal_error or enum, which the contract tells apart.
 func oneOf(kind string, words ...string) rule {
-	return func(c *check, at loc, v any) any {
+	return rule{func(c *check, at loc, v any) any {
 		if s, isString := v.(string); isString && slices.Contains(words, s) {
 			return s
 		}
@@ -59,11 +66,13 @@ func oneOf(kind string, words ...string) rule {
 		}
 		c.add(kind, at, "Input should be "+want, v, map[string]any{"expected": want})
 		return nil
-	}
+	}, schema{"type": "string", "enum": words}}
 }
 
 // boolean takes JSON booleans, 0 and 1, and the usual words.
-func boolean(c *check, at loc, v any) any {
+var boolean = rule{checkBoolean, schema{"type": "boolean"}}
+
+func checkBoolean(c *check, at loc, v any) any {
 	var word string
 	switch t := v.(type) {
 	case bool:
@@ -90,7 +99,9 @@ func boolean(c *check, at loc, v any) any {
 }
 
 // integer takes whole numbers and numeric strings, as int64; what is larger becomes the largest, for the bounds to refuse.
-func integer(c *check, at loc, v any) any {
+var integer = rule{checkInteger, schema{"type": "integer"}}
+
+func checkInteger(c *check, at loc, v any) any {
 	switch t := v.(type) {
 	case bool:
 		if t {
@@ -130,8 +141,8 @@ func whole(s string) (int64, bool) {
 
 // between bounds an integer, both ends allowed.
 func between(least, most int64) rule {
-	return func(c *check, at loc, v any) any {
-		n, isInt := integer(c, at, v).(int64)
+	return rule{func(c *check, at loc, v any) any {
+		n, isInt := checkInteger(c, at, v).(int64)
 		switch {
 		case !isInt:
 			return nil
@@ -141,11 +152,13 @@ func between(least, most int64) rule {
 			c.add("less_than_equal", at, fmt.Sprintf("Input should be less than or equal to %d", most), v, map[string]any{"le": most})
 		}
 		return n
-	}
+	}, schema{"type": "integer", "minimum": least, "maximum": most}}
 }
 
 // number takes finite numbers and numeric strings, as float64.
-func number(c *check, at loc, v any) any {
+var number = rule{checkNumber, schema{"type": "number"}}
+
+func checkNumber(c *check, at loc, v any) any {
 	var s string
 	switch t := v.(type) {
 	case json.Number:
@@ -172,7 +185,7 @@ func number(c *check, at loc, v any) any {
 
 // list checks each entry and returns []T.
 func list[T any](r rule) rule {
-	return func(c *check, at loc, v any) any {
+	return rule{func(c *check, at loc, v any) any {
 		in, isList := v.([]any)
 		if !isList {
 			c.add("list_type", at, "Input should be a valid list", v, nil)
@@ -180,15 +193,17 @@ func list[T any](r rule) rule {
 		}
 		out := make([]T, 0, len(in))
 		for i, entry := range in {
-			t, _ := r(c, at.at(i), entry).(T)
+			t, _ := r.check(c, at.at(i), entry).(T)
 			out = append(out, t)
 		}
 		return out
-	}
+	}, schema{"type": "array", "items": r.schema}}
 }
 
 // anyObject is an object of whatever content; NUL characters become U+FFFD, for no database column takes them.
-func anyObject(c *check, at loc, v any) any {
+var anyObject = rule{checkAnyObject, schema{"type": "object"}}
+
+func checkAnyObject(c *check, at loc, v any) any {
 	in, isObject := v.(map[string]any)
 	if !isObject {
 		c.add("dict_type", at, "Input should be a valid dictionary", v, nil)
@@ -216,7 +231,9 @@ func withoutNUL(v any) any {
 }
 
 // identifier is a UUID.
-func identifier(c *check, at loc, v any) any {
+var identifier = rule{checkIdentifier, schema{"type": "string", "format": "uuid"}}
+
+func checkIdentifier(c *check, at loc, v any) any {
 	s, isString := v.(string)
 	if !isString {
 		c.add("uuid_type", at, "UUID input should be a string, bytes or UUID object", v, nil)

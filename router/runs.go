@@ -17,6 +17,21 @@ const noRun = "Run not found"
 var runStatus = oneOf("enum", string(models.RunPending), string(models.RunRunning), string(models.RunCompleted),
 	string(models.RunFailed), string(models.RunCancelled), string(models.RunSkipped))
 
+var runQuery = append(slices.Clone(paging),
+	field{name: "automation_id", rule: identifier},
+	field{name: "status", many: true, rule: runStatus})
+
+type runList struct {
+	Runs  []runObject `json:"runs"`
+	Total int         `json:"total"`
+}
+
+// automationRunList counts all runs of the automation; statuses without a run are left out.
+type automationRunList struct {
+	runList
+	StatusCounts map[models.RunStatus]int `json:"status_counts"`
+}
+
 func (s *server) showRuns(runs []*models.Run) []runObject {
 	list := make([]runObject, 0, len(runs))
 	for _, r := range runs {
@@ -36,8 +51,9 @@ func (s *server) listAutomationRuns(w http.ResponseWriter, r *http.Request, who 
 	if _, err := s.Store.Automation(r.Context(), who.OrgID, id); err != nil {
 		return as404(err, noAutomation)
 	}
+	limit, offset := page(in)
 	runs, total, err := s.Store.ListRuns(r.Context(), models.RunFilter{
-		OrgID: who.OrgID, AutomationID: &id, Limit: int(get[int64](in, "limit")), Offset: int(get[int64](in, "offset")),
+		OrgID: who.OrgID, AutomationID: &id, Limit: limit, Offset: offset,
 	})
 	if err != nil {
 		return err
@@ -46,26 +62,26 @@ func (s *server) listAutomationRuns(w http.ResponseWriter, r *http.Request, who 
 	if err != nil {
 		return err
 	}
-	return ok(w, map[string]any{"runs": s.showRuns(runs), "total": total, "status_counts": counts})
+	return ok(w, automationRunList{runList{s.showRuns(runs), total}, counts})
 }
 
 // listRuns is GET /v1/runs: all of the organization, of deleted automations too; status may be given several times.
 func (s *server) listRuns(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in := c.query(r, append(slices.Clone(paging), field{name: "automation_id", rule: identifier})...)
+	in := c.query(r, runQuery...)
 	f := models.RunFilter{OrgID: who.OrgID, AutomationID: opt[uuid.UUID](in, "automation_id")}
-	for _, status := range c.repeated(r, "status", runStatus) {
+	for _, status := range get[[]string](in, "status") {
 		f.Statuses = append(f.Statuses, models.RunStatus(status))
 	}
 	if err := c.err(); err != nil {
 		return err
 	}
-	f.Limit, f.Offset = int(get[int64](in, "limit")), int(get[int64](in, "offset"))
+	f.Limit, f.Offset = page(in)
 	runs, total, err := s.Store.ListRuns(r.Context(), f)
 	if err != nil {
 		return err
 	}
-	return ok(w, map[string]any{"runs": s.showRuns(runs), "total": total})
+	return ok(w, runList{s.showRuns(runs), total})
 }
 
 // run reads the run in the path of one of our own routes, where an id that is none is as unknown as any.

@@ -23,24 +23,51 @@ const noSandbox = "Sandbox not found"
 var boxState = oneOf("enum", string(models.SeenProvisioning), string(models.SeenRunning), string(models.SeenSuspended),
 	string(models.SeenDeleting), string(models.SeenDeleted), string(models.SeenMissing), string(models.SeenFailed))
 
-// listSandboxes is GET /v1/sandboxes; state may be given several times.
-func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, who Caller) error {
-	var c check
-	in := c.query(r, append(slices.Clone(paging),
+// The parameters of the routes of boxes.
+var (
+	sandboxQuery = append(slices.Clone(paging),
+		field{name: "state", many: true, rule: boxState},
 		field{name: "backend", rule: text(1, 100)},
 		field{name: "due_within", rule: span},
-		field{name: "needs_attention", rule: boolean})...)
+		field{name: "needs_attention", rule: boolean})
+	deletion = []field{
+		{name: "export", rule: oneOf("literal_error", "auto", "skip")},
+		{name: "confirm", rule: oneOf("literal_error", historyLost)},
+	}
+	reclaimQuery = []field{{name: "dry_run", rule: boolean}}
+)
+
+// The answers of the routes of boxes, beside the box itself.
+type (
+	sandboxList struct {
+		Sandboxes []sandboxObject `json:"sandboxes"`
+		Total     int             `json:"total"`
+	}
+	eventList struct {
+		Events []eventObject `json:"events"`
+		Total  int           `json:"total"`
+	}
+	extendedObject struct {
+		DueAt stamp `json:"due_at"`
+		sandboxObject
+	}
+)
+
+// listSandboxes is GET /v1/sandboxes.
+func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, who Caller) error {
+	var c check
+	in := c.query(r, sandboxQuery...)
 	f := models.SandboxFilter{
 		OrgID: who.OrgID, Backend: get[string](in, "backend"), DueWithin: opt[time.Duration](in, "due_within"),
 		NeedsAttention: get[bool](in, "needs_attention"),
 	}
-	for _, state := range c.repeated(r, "state", boxState) {
+	for _, state := range get[[]string](in, "state") {
 		f.States = append(f.States, models.Observed(state))
 	}
 	if err := c.err(); err != nil {
 		return err
 	}
-	f.Limit, f.Offset = int(get[int64](in, "limit")), int(get[int64](in, "offset"))
+	f.Limit, f.Offset = page(in)
 	boxes, total, err := s.Store.ListSandboxes(r.Context(), f)
 	if err != nil {
 		return err
@@ -49,11 +76,13 @@ func (s *server) listSandboxes(w http.ResponseWriter, r *http.Request, who Calle
 	for _, b := range boxes {
 		list = append(list, s.showSandbox(b))
 	}
-	return ok(w, map[string]any{"sandboxes": list, "total": total})
+	return ok(w, sandboxList{list, total})
 }
 
 // span is a duration: a number of seconds, or with units (36h).
-func span(c *check, at loc, v any) any {
+var span = rule{checkSpan, schema{"type": "string", "pattern": `^[0-9]+$|^([0-9.]+(h|m|s|ms))+$`}}
+
+func checkSpan(c *check, at loc, v any) any {
 	word, _ := v.(string)
 	d, err := time.ParseDuration(word)
 	if n, numErr := strconv.ParseInt(word, 10, 64); numErr == nil {
@@ -162,9 +191,7 @@ func confirmationNeeded(message string) error {
 // deleteSandbox is DELETE /v1/sandboxes/{id}. What has no record was not created here and is not deleted from here (S0-002).
 func (s *server) deleteSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in := c.query(r,
-		field{name: "export", rule: oneOf("literal_error", "auto", "skip")},
-		field{name: "confirm", rule: oneOf("literal_error", historyLost)})
+	in := c.query(r, deletion...)
 	if err := c.err(); err != nil {
 		return err
 	}
@@ -233,10 +260,7 @@ func (s *server) extend(w http.ResponseWriter, r *http.Request, who Caller, b *m
 	if err != nil {
 		return err
 	}
-	return ok(w, struct {
-		DueAt stamp `json:"due_at"`
-		sandboxObject
-	}{stamp(due), o})
+	return ok(w, extendedObject{stamp(due), o})
 }
 
 // keepSandbox is PUT /v1/sandboxes/{id}/keep: the box is pinned and its stamp cleared; with until it is an extend to that date.
@@ -292,7 +316,8 @@ func (s *server) listSandboxEvents(w http.ResponseWriter, r *http.Request, who C
 	if err != nil {
 		return err
 	}
-	events, total, err := s.Store.Events(r.Context(), b.ID, int(get[int64](in, "limit")), int(get[int64](in, "offset")))
+	limit, offset := page(in)
+	events, total, err := s.Store.Events(r.Context(), b.ID, limit, offset)
 	if err != nil {
 		return err
 	}
@@ -300,14 +325,14 @@ func (s *server) listSandboxEvents(w http.ResponseWriter, r *http.Request, who C
 	for _, e := range events {
 		list = append(list, showEvent(e))
 	}
-	return ok(w, map[string]any{"events": list, "total": total})
+	return ok(w, eventList{list, total})
 }
 
 // reclaimSandbox is POST /v1/sandboxes/{id}/reclaim: the box's own agent server frees what can be rebuilt, or only plans it,
 // and its answer is passed on (S0-001). A box that does not run is not woken for it.
 func (s *server) reclaimSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	dry := get[bool](c.query(r, field{name: "dry_run", rule: boolean}), "dry_run")
+	dry := get[bool](c.query(r, reclaimQuery...), "dry_run")
 	if err := c.err(); err != nil {
 		return err
 	}

@@ -95,7 +95,8 @@ func (s *server) listSweeps(w http.ResponseWriter, r *http.Request, who Caller) 
 	if err := c.err(); err != nil {
 		return err
 	}
-	sweeps, total, err := s.Store.ListSweeps(r.Context(), who.OrgID, int(get[int64](in, "limit")), int(get[int64](in, "offset")))
+	limit, offset := page(in)
+	sweeps, total, err := s.Store.ListSweeps(r.Context(), who.OrgID, limit, offset)
 	if err != nil {
 		return err
 	}

@@ -28,15 +28,28 @@ var uploadKinds = []string{
 	"application/gzip", "application/octet-stream", "application/x-compressed-tar", "application/x-gzip", "application/x-tar",
 }
 
+// The parameters of the routes of uploads.
+var (
+	uploadForm = []field{
+		{name: "name", required: true, rule: text(1, 255)},
+		{name: "description", rule: text(0, 2000)},
+	}
+	uploadQuery = append(slices.Clone(paging), field{name: "status", rule: oneOf("enum",
+		string(models.UploadUploading), string(models.UploadCompleted), string(models.UploadFailed))})
+)
+
+type uploadList struct {
+	Uploads []uploadObject `json:"uploads"`
+	Total   int            `json:"total"`
+}
+
 const noUpload = "Upload not found"
 
 // createUpload is POST /v1/uploads (contract section 2.6). The row comes first, so that a file never lies in the store
 // without one.
 func (s *server) createUpload(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in := c.query(r,
-		field{name: "name", required: true, rule: text(1, 255)},
-		field{name: "description", rule: text(0, 2000)})
+	in := c.query(r, uploadForm...)
 	if err := c.err(); err != nil {
 		return err
 	}
@@ -108,13 +121,13 @@ func (r *readErrors) Read(p []byte) (int, error) {
 // listUploads is GET /v1/uploads: the caller's own.
 func (s *server) listUploads(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in := c.query(r, append(slices.Clone(paging), field{name: "status", rule: oneOf("enum",
-		string(models.UploadUploading), string(models.UploadCompleted), string(models.UploadFailed))})...)
+	in := c.query(r, uploadQuery...)
 	if err := c.err(); err != nil {
 		return err
 	}
-	found, total, err := s.Store.ListUploads(r.Context(), who.OrgID, who.UserID, models.UploadStatus(get[string](in, "status")),
-		int(get[int64](in, "limit")), int(get[int64](in, "offset")))
+	limit, offset := page(in)
+	status := models.UploadStatus(get[string](in, "status"))
+	found, total, err := s.Store.ListUploads(r.Context(), who.OrgID, who.UserID, status, limit, offset)
 	if err != nil {
 		return err
 	}
@@ -122,7 +135,7 @@ func (s *server) listUploads(w http.ResponseWriter, r *http.Request, who Caller)
 	for _, u := range found {
 		list = append(list, s.showUpload(u))
 	}
-	return ok(w, map[string]any{"uploads": list, "total": total})
+	return ok(w, uploadList{list, total})
 }
 
 // upload reads the caller's own upload named in the path.

@@ -74,8 +74,18 @@ func (c *check) err() error {
 	return invalid(c.issues)
 }
 
-// rule checks v, adds what is wrong with it, and returns it in its final type.
-type rule func(c *check, at loc, v any) any
+// rule is what one JSON value must be: check adds what is wrong with v and returns it in its final type; schema says the same
+// in the words of JSON Schema, for the OpenAPI document.
+type rule struct {
+	check  func(c *check, at loc, v any) any
+	schema schema
+}
+
+// schema is a JSON Schema.
+type schema map[string]any
+
+// like replaces what the document says of a rule.
+func (r rule) like(s schema) rule { r.schema = s; return r }
 
 // values are the checked fields of an object; what was absent and has no default is absent here too.
 type values map[string]any
@@ -98,13 +108,14 @@ func opt[T any](v values, name string) *T {
 type field struct {
 	name     string
 	required bool
-	absent   any // the default; nil leaves the field out
+	absent   any  // the default; nil leaves the field out
+	many     bool // a query parameter that may be given several times, as []string
 	rule     rule
 }
 
 // object checks an object of exactly these fields, and then, when each of them is fine, the rules between them.
 func object(fields []field, between ...func(values) error) rule {
-	return func(c *check, at loc, v any) any {
+	check := func(c *check, at loc, v any) any {
 		in, isObject := v.(map[string]any)
 		if !isObject {
 			c.add("model_attributes_type", at, "Input should be a valid dictionary or object to extract fields from", v, nil)
@@ -115,7 +126,7 @@ func object(fields []field, between ...func(values) error) rule {
 		for _, f := range fields {
 			known[f.name] = true
 			if given, ok := in[f.name]; ok {
-				out[f.name] = f.rule(c, at.at(f.name), given)
+				out[f.name] = f.rule.check(c, at.at(f.name), given)
 			} else if f.required {
 				c.add("missing", at.at(f.name), "Field required", v, nil)
 			} else if f.absent != nil {
@@ -127,44 +138,66 @@ func object(fields []field, between ...func(values) error) rule {
 				c.add("extra_forbidden", at.at(name), "Extra inputs are not permitted", in[name], nil)
 			}
 		}
-		for _, rule := range between {
+		for _, fits := range between {
 			if len(c.issues) > before {
 				break
 			}
-			if err := rule(out); err != nil {
+			if err := fits(out); err != nil {
 				c.refuse(at, v, err)
 			}
 		}
 		return out
 	}
+	return rule{check, objectSchema(fields)}
+}
+
+// objectSchema is the schema of an object of exactly these fields.
+func objectSchema(fields []field) schema {
+	properties, required := map[string]any{}, []string{}
+	for _, f := range fields {
+		property := f.rule.schema
+		if f.absent != nil {
+			property = maps.Clone(property)
+			property["default"] = f.absent
+		}
+		properties[f.name] = property
+		if f.required {
+			required = append(required, f.name)
+		}
+	}
+	s := schema{"type": "object", "properties": properties, "additionalProperties": false}
+	if len(required) > 0 {
+		s["required"] = required
+	}
+	return s
 }
 
 // nullable lets null pass.
 func nullable(r rule) rule {
-	return func(c *check, at loc, v any) any {
+	return rule{func(c *check, at loc, v any) any {
 		if v == nil {
 			return nil
 		}
-		return r(c, at, v)
-	}
+		return r.check(c, at, v)
+	}, r.schema.orNull()}
 }
 
 // notNull refuses null in the given words, where the contract's own answer is a server error.
 func notNull(text string, r rule) rule {
-	return func(c *check, at loc, v any) any {
+	return rule{func(c *check, at loc, v any) any {
 		if v == nil {
 			c.refuse(at, nil, says(text))
 			return nil
 		}
-		return r(c, at, v)
-	}
+		return r.check(c, at, v)
+	}, r.schema}
 }
 
 // also runs a further check on what r has let pass.
 func also[T any](r rule, more func(T) (T, error)) rule {
-	return func(c *check, at loc, v any) any {
+	return rule{func(c *check, at loc, v any) any {
 		before := len(c.issues)
-		t, isT := r(c, at, v).(T)
+		t, isT := r.check(c, at, v).(T)
 		if len(c.issues) > before || !isT {
 			return nil
 		}
@@ -174,5 +207,26 @@ func also[T any](r rule, more func(T) (T, error)) rule {
 			return nil
 		}
 		return t
+	}, r.schema}
+}
+
+// orNull is the schema with null added.
+func (s schema) orNull() schema {
+	if kind, isOne := s["type"].(string); isOne {
+		s = maps.Clone(s)
+		s["type"] = []string{kind, "null"}
+		if words, isEnum := s["enum"].([]string); isEnum {
+			s["enum"] = append(anys(words), nil)
+		}
+		return s
 	}
+	return schema{"anyOf": []schema{s, {"type": "null"}}}
+}
+
+func anys(words []string) []any {
+	out := make([]any, len(words))
+	for i, w := range words {
+		out[i] = w
+	}
+	return out
 }
