@@ -39,6 +39,7 @@ type App struct {
 	localKey   config.Secret
 	choice     config.Choice
 	backends   map[string]*sandbox.Decorated
+	contract   func(context.Context, sandbox.Owner) (map[string]string, error) // of the backend of new runs; nil: none
 	location   string
 	blobs      *blob.Folder
 	settler    *sandbox.Settler
@@ -187,7 +188,9 @@ func (a *App) openBackends(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	deps := backend.Deps{DataDir: a.config.Storage.DataDir, Executable: executable, Log: a.log, Now: a.store.Now}
+	deps := backend.Deps{
+		DataDir: a.config.Storage.DataDir, Executable: executable, Log: a.log, Now: a.store.Now, Config: a.config, Keys: a.store,
+	}
 	a.backends = map[string]*sandbox.Decorated{}
 	for _, name := range a.served() {
 		b, err := backend.New(name, deps, a.environ)
@@ -195,20 +198,25 @@ func (a *App) openBackends(ctx context.Context) error {
 			return err
 		}
 		a.backends[name] = sandbox.Decorate(b, sandbox.Limits{})
+		if name == a.choice.Backend {
+			a.contract = backend.Contract(b)
+		}
 	}
 	return nil
 }
 
-// served lists the backends of this process: that of new runs, and process, whose boxes of an earlier configuration are in
-// the data folder.
+// served lists the backends of this process: that of new runs, those that are configured beside it, and process, whose boxes
+// of an earlier configuration are in the data folder.
 func (a *App) served() []string {
 	if a.choice.Local {
 		return nil
 	}
-	if a.choice.Backend == processBackend {
-		return []string{processBackend}
+	names := []string{a.choice.Backend, processBackend}
+	if a.config.Auth.ServiceKey != "" {
+		names = append(names, openhandsBackend)
 	}
-	return []string{a.choice.Backend, processBackend}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (a *App) openBlobs(context.Context) (err error) {
@@ -269,6 +277,19 @@ func (a *App) settings() sandbox.Settings {
 // apiURL is the address of the API as boxes see it.
 func (a *App) apiURL() string { return a.config.HTTP.BaseURL + "/api/automation" }
 
+// cloud is the login by OpenHands Cloud where runs get their boxes there; nil elsewhere.
+func (a *App) cloud() router.Verifier {
+	if a.choice.Backend != openhandsBackend {
+		return nil
+	}
+	check := router.NewCloud(a.config, a.log)
+	a.onClose(func() error {
+		check.Close()
+		return nil
+	})
+	return check
+}
+
 // handler builds the HTTP API.
 func (a *App) handler() http.Handler {
 	return router.New(router.Deps{
@@ -277,7 +298,7 @@ func (a *App) handler() http.Handler {
 			Dispatch: a.nudges.dispatch.Wake, Schedule: a.nudges.schedule.Wake,
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
 		},
-		LocalKey: a.localKey, Settings: a.settings(), Capabilities: capabilities,
+		LocalKey: a.localKey, Cloud: a.cloud(), Settings: a.settings(), Capabilities: capabilities,
 		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
 		Ready: a.unready, Version: version, SDKVersion: sdkVersion, Log: a.log,

@@ -17,8 +17,11 @@ import (
 	"automation/watchdog"
 )
 
-// processBackend is the embedded default.
-const processBackend = "process"
+// processBackend is the embedded default; openhandsBackend is the one whose provider checks callers too.
+const (
+	processBackend   = "process"
+	openhandsBackend = "openhands"
+)
 
 // Bounds of the connections that are accepted.
 const (
@@ -75,7 +78,7 @@ func (a *App) loops() []loop.Loop {
 	}
 	dispatch := &scheduler.Dispatch{
 		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.apiURL(),
-		Settings: a.config.Dispatch, Log: a.log,
+		Settings: a.config.Dispatch, Contract: a.contract, Log: a.log,
 		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll,
 	}
 	watch := &watchdog.Watchdog{
