@@ -22,16 +22,21 @@ func checkTime(next, timeoutAt, now time.Time) time.Time {
 	return next
 }
 
+// foreignAfter is how long past its timeout_at a run in a box of another place is left to the processes that serve that place.
+// Then anybody may end it: they may be gone for good.
+const foreignAfter = 2 * time.Minute
+
 // ClaimStale claims up to limit RUNNING runs whose check_at or timeout_at is <= now, earliest first, by moving check_at to
 // now + hold (the row count names the winner), and returns them with their newest boxes. A run that is still provisioned is
-// dispatch's until its timeout_at.
-func (s *Store) ClaimStale(ctx context.Context, limit int, hold time.Duration) ([]*Run, error) {
+// dispatch's until its timeout_at; one in a box of none of places is left to those who can ask that box, until foreignAfter
+// past its timeout_at.
+func (s *Store) ClaimStale(ctx context.Context, places []Place, limit int, hold time.Duration) ([]*Run, error) {
 	var runs []*Run
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		runs = nil
 		now := s.Now()
 		var claimed []uuid.UUID
-		for _, q := range []*bun.SelectQuery{checkDue(tx, now), timedOut(tx, now)} {
+		for _, q := range []*bun.SelectQuery{checkDue(tx, places, now), inReach(timedOut(tx, now, now), places), foreign(tx, now)} {
 			ids, err := s.holdStale(ctx, tx, q.Limit(int64(limit-len(claimed))), now.Add(hold))
 			if err != nil {
 				return err
@@ -54,7 +59,7 @@ func (s *Store) ClaimStale(ctx context.Context, limit int, hold time.Duration) (
 // holdStale moves check_at of the runs that q selects to until, and returns them.
 func (s *Store) holdStale(ctx context.Context, tx bun.IDB, q *bun.SelectQuery, until time.Time) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
-	if err := s.lock(q, "NO KEY UPDATE SKIP LOCKED").Scan(ctx, &ids); err != nil {
+	if err := s.lock(q, "NO KEY UPDATE OF r SKIP LOCKED").Scan(ctx, &ids); err != nil {
 		return nil, fmt.Errorf("look for stale runs: %w", err)
 	}
 	if len(ids) == 0 {
@@ -70,31 +75,57 @@ func (s *Store) holdStale(ctx context.Context, tx bun.IDB, q *bun.SelectQuery, u
 	return ids, nil
 }
 
-// checkDue selects the ids of RUNNING runs whose command wants a look, earliest first.
-func checkDue(db bun.IDB, now time.Time) *bun.SelectQuery {
+// withBox selects RUNNING runs, with their newest boxes as s.
+func withBox(db bun.IDB, column string) *bun.SelectQuery {
 	return db.NewSelect().Model((*Run)(nil)).
-		Column("r.id").
-		Where("r.status = 'RUNNING'"). // as in the index
+		Column(column).
+		Join("LEFT JOIN sandboxes AS s ON s.id = r.box_id").
+		Where("r.status = 'RUNNING'") // as in the index
+}
+
+// inReach leaves runs that a process of these places can ask about: in its boxes, or without a box.
+func inReach(q *bun.SelectQuery, places []Place) *bun.SelectQuery {
+	return q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+		q = q.Where("s.id IS NULL")
+		for _, p := range places {
+			q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
+		}
+		return q
+	})
+}
+
+// checkDue selects the ids of RUNNING runs whose command wants a look, earliest first.
+func checkDue(db bun.IDB, places []Place, now time.Time) *bun.SelectQuery {
+	return inReach(withBox(db, "r.id"), places).
 		Where("r.check_at <= ?", now).
 		Where("r.starting_at IS NOT NULL").
 		OrderExpr("r.check_at")
 }
 
-// timedOut selects the ids of RUNNING runs whose timeout_at has come and that nobody holds, earliest first.
-func timedOut(db bun.IDB, now time.Time) *bun.SelectQuery {
-	return db.NewSelect().Model((*Run)(nil)).
-		Column("r.id").
-		Where("r.status = 'RUNNING'"). // as in the index
-		Where("r.timeout_at <= ?", now).
+// timedOut selects the ids of RUNNING runs whose timeout_at is at or before t and that nobody holds now, earliest first.
+func timedOut(db bun.IDB, t, now time.Time) *bun.SelectQuery {
+	return withBox(db, "r.id").
+		Where("r.timeout_at <= ?", t).
 		Where("r.check_at IS NULL OR r.check_at <= ?", now).
 		OrderExpr("r.timeout_at")
 }
 
-// NextStaleAt returns the earliest time at which ClaimStale has work, or nil: the earliest check_at or timeout_at of a RUNNING
-// run.
-func (s *Store) NextStaleAt(ctx context.Context) (*time.Time, error) {
+// foreign selects the ids of runs that are nobody's in particular any more.
+func foreign(db bun.IDB, now time.Time) *bun.SelectQuery { return timedOut(db, now.Add(-foreignAfter), now) }
+
+// NextStaleAt returns the earliest time at which ClaimStale has work for places, or nil: the earliest check_at or timeout_at
+// of a RUNNING run.
+func (s *Store) NextStaleAt(ctx context.Context, places []Place) (*time.Time, error) {
+	now := s.Now()
+	overdue, err := foreign(s.db, now).Exists(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for overdue runs: %w", err)
+	}
+	if overdue {
+		return &now, nil
+	}
 	running := func(column string) *bun.SelectQuery {
-		return s.db.NewSelect().Model((*Run)(nil)).Column(column).Where("r.status = 'RUNNING'").OrderExpr(column)
+		return inReach(withBox(s.db, column), places).OrderExpr(column)
 	}
 	started, err := earliest(ctx, running("r.check_at").Where("r.check_at IS NOT NULL").Where("r.starting_at IS NOT NULL"))
 	if err != nil {
@@ -105,7 +136,7 @@ func (s *Store) NextStaleAt(ctx context.Context) (*time.Time, error) {
 		return nil, fmt.Errorf("look for the next timeout: %w", err)
 	}
 	var held []*Run // still provisioned, with a check_at: as many as dispatch has in flight
-	err = provisioning(s.db, &held).Column("r.check_at", "r.timeout_at").Where("r.check_at IS NOT NULL").Scan(ctx)
+	err = inReach(provisioning(s.db, &held), places).Column("r.check_at", "r.timeout_at").Where("r.check_at IS NOT NULL").Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look for provisioned runs: %w", err)
 	}

@@ -31,12 +31,12 @@ func TestStaleRunsAreClaimedByMovingTheirCheck(t *testing.T) {
 		terminal := at(-time.Hour, -time.Hour)
 		finish(t, one, terminal, callback(models.RunCompleted), suspendFor(0))
 
-		next, err := one.NextStaleAt(t.Context())
+		next, err := one.NextStaleAt(t.Context(), places)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(-time.Minute), next)
 		var got []uuid.UUID
 		for _, s := range []*models.Store{one, two, one, two} {
-			runs, err := s.ClaimStale(t.Context(), 2, 30*time.Second)
+			runs, err := s.ClaimStale(t.Context(), places, 2, 30*time.Second)
 			require.NoError(t, err)
 			for _, r := range runs {
 				require.NotNil(t, r.Box)
@@ -47,10 +47,44 @@ func TestStaleRunsAreClaimedByMovingTheirCheck(t *testing.T) {
 		}
 		require.ElementsMatch(t, []uuid.UUID{first.ID, second.ID, timedOut.ID, unchecked.ID}, got)
 		require.ElementsMatch(t, []uuid.UUID{first.ID, second.ID}, got[:2], "checks first")
-		next, err = one.NextStaleAt(t.Context())
+		next, err = one.NextStaleAt(t.Context(), places)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(30*time.Second), next)
 	})
+}
+
+// A process that cannot ask the box must not keep those from it who can.
+func TestARunInABoxOfAnotherPlaceIsLeftToThoseWhoServeIt(t *testing.T) {
+	clock := modelstest.NewClock()
+	modelstest.Each(t, func(t *testing.T, s *models.Store) {
+		elsewhere := []models.Place{{Backend: modelstest.Backend, Location: "another host"}}
+		modelstest.Running(t, s, modelstest.Automation(t, s), func(r *models.Run, _ *models.Sandbox) {
+			r.CheckAt, r.TimeoutAt = ptr(clock.Now().Add(-time.Second)), ptr(clock.Now().Add(time.Hour))
+		})
+		claim := func(places []models.Place) int {
+			runs, err := s.ClaimStale(t.Context(), places, 10, time.Minute)
+			require.NoError(t, err)
+			return len(runs)
+		}
+		due := func(places []models.Place) bool {
+			at, err := s.NextStaleAt(t.Context(), places)
+			require.NoError(t, err)
+			return at != nil && !at.After(clock.Now())
+		}
+		for _, places := range [][]models.Place{elsewhere, nil} {
+			require.False(t, due(places))
+			require.Zero(t, claim(places))
+		}
+		require.True(t, due(places))
+		require.Equal(t, 1, claim(places))
+		clock.Advance(time.Hour + time.Minute) // past its timeout, and nobody holds it any more
+		require.False(t, due(elsewhere))
+		require.Zero(t, claim(elsewhere))
+		clock.Advance(2 * time.Minute)
+		require.True(t, due(elsewhere), "those who serve the place may be gone for good")
+		require.Equal(t, 1, claim(elsewhere))
+		require.False(t, due(elsewhere), "held")
+	}, models.WithClock(clock.Now))
 }
 
 func TestARunStillProvisionedIsStaleFromItsTimeoutOnlyAndHeldByTheClaim(t *testing.T) {
@@ -60,17 +94,17 @@ func TestARunStillProvisionedIsStaleFromItsTimeoutOnlyAndHeldByTheClaim(t *testi
 		c := dispatch(10)
 		c.Lease = 24 * time.Hour
 		claimRuns(t, s, c)
-		next, err := s.NextStaleAt(t.Context())
+		next, err := s.NextStaleAt(t.Context(), places)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(15*time.Minute), next)
 		clock.Advance(15 * time.Minute)
-		runs, err := s.ClaimStale(t.Context(), 10, time.Minute)
+		runs, err := s.ClaimStale(t.Context(), places, 10, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, runs, 1)
-		runs, err = s.ClaimStale(t.Context(), 10, time.Minute)
+		runs, err = s.ClaimStale(t.Context(), places, 10, time.Minute)
 		require.NoError(t, err)
 		require.Empty(t, runs)
-		next, err = s.NextStaleAt(t.Context())
+		next, err = s.NextStaleAt(t.Context(), places)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(time.Minute), next)
 	}, models.WithClock(clock.Now))

@@ -31,15 +31,16 @@ const (
 func (w *Watchdog) Stale() loop.Loop {
 	return loop.Loop{
 		Name: "stale", Every: w.Config.Watchdog.Interval, Batch: 1, Workers: staleWorkers,
-		Pass: w.stalePass, Until: w.Store.NextStaleAt, Now: w.Store.Now, Nudge: w.StaleNudge,
+		Pass: w.stalePass, Now: w.Store.Now, Nudge: w.StaleNudge,
+		Until: func(ctx context.Context) (*time.Time, error) { return w.Store.NextStaleAt(ctx, w.places()) },
 	}
 }
 
 func (w *Watchdog) stalePass(ctx context.Context) (int, error) {
-	if at, err := w.Store.NextStaleAt(ctx); err != nil || at == nil || at.After(w.Store.Now()) {
+	if at, err := w.Store.NextStaleAt(ctx, w.places()); err != nil || at == nil || at.After(w.Store.Now()) {
 		return 0, err
 	}
-	runs, err := w.Store.ClaimStale(ctx, 1, staleHold)
+	runs, err := w.Store.ClaimStale(ctx, w.places(), 1, staleHold)
 	if err != nil || len(runs) == 0 {
 		return 0, err
 	}
