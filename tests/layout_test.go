@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"cmd/agentserver":     {"agentserver"},
 	"cmd/automation":      {"..."},
 	"tests":               nil,
+	"tests/...":           nil,
 }
 
 // testOnly are packages that only tests import.
