@@ -111,7 +111,9 @@ func timedOut(db bun.IDB, t, now time.Time) *bun.SelectQuery {
 }
 
 // foreign selects the ids of runs that are nobody's in particular any more.
-func foreign(db bun.IDB, now time.Time) *bun.SelectQuery { return timedOut(db, now.Add(-foreignAfter), now) }
+func foreign(db bun.IDB, now time.Time) *bun.SelectQuery {
+	return timedOut(db, now.Add(-foreignAfter), now)
+}
 
 // NextStaleAt returns the earliest time at which ClaimStale has work for places, or nil: the earliest check_at or timeout_at
 // of a RUNNING run.

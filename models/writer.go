@@ -217,14 +217,24 @@ func (h refuseAfterEnd) BeforeQuery(ctx context.Context, _ *bun.QueryEvent) cont
 // AfterQuery does nothing.
 func (refuseAfterEnd) AfterQuery(context.Context, *bun.QueryEvent) {}
 
-// call runs fn and turns its panic into an error.
-func call(ctx context.Context, tx bun.IDB, fn writeFunc) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("write panicked: %v\n%s", v, debug.Stack())
-		}
-	}()
-	return fn(ctx, tx)
+// errGoexit is what a write gets that ended its goroutine, as the failure of a test inside it does.
+var errGoexit = errors.New("write ended its goroutine")
+
+// call runs fn and turns its panic into an error. It does so on a goroutine of fn's own, so that one that ends it (Goexit) does
+// not take the writer, or the caller's open transaction, along.
+func call(ctx context.Context, tx bun.IDB, fn writeFunc) error {
+	err := errGoexit
+	var own sync.WaitGroup
+	own.Go(func() {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("write panicked: %v\n%s", v, debug.Stack())
+			}
+		}()
+		err = fn(ctx, tx)
+	})
+	own.Wait()
+	return err
 }
 
 type inWriteKey struct{}

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -244,6 +245,22 @@ func TestAPanicIsAnErrorOnBothDialects(t *testing.T) {
 		require.ErrorContains(t, err, "out of order")
 		require.Empty(t, uploads(t, s))
 		require.NoError(t, s.Write(t.Context(), insertUpload("next")))
+	})
+}
+
+// A failing test calls Goexit, in a closure too; that must not hang every later write.
+func TestAWriteThatEndsItsGoroutineFailsAlone(t *testing.T) {
+	modelstest.Each(t, func(t *testing.T, s *models.Store) {
+		err := s.Write(t.Context(), func(ctx context.Context, tx bun.IDB) error {
+			if err := insertUpload("gone")(ctx, tx); err != nil {
+				return err
+			}
+			runtime.Goexit()
+			return nil
+		})
+		require.ErrorContains(t, err, "ended its goroutine")
+		require.NoError(t, s.Write(t.Context(), insertUpload("later")))
+		require.Equal(t, []string{"later"}, uploads(t, s))
 	})
 }
 
