@@ -64,7 +64,7 @@ func backup(ctx context.Context, cfg config.Config, folder string) error {
 	if err != nil {
 		return err
 	}
-	if err := store.Backup(ctx, whole); err != nil {
+	if err := errors.Join(store.Backup(ctx, whole), os.Chmod(whole, 0o600)); err != nil {
 		return err
 	}
 	for _, name := range []string{secretKeyFile, apiKeyFile, "location"} {

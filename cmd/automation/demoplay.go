@@ -66,31 +66,38 @@ func (c demo) play(ctx context.Context, t *timeline, a *App) error {
 	return nil
 }
 
-// create uploads the script and makes the automation.
-func (c demo) create(ctx context.Context) (id string, err error) {
+// upload stores a tarball with one file, and returns the path to give an automation.
+func (c *client) upload(ctx context.Context, name, content string) (path string, err error) {
 	var tarball bytes.Buffer
 	zip := gzip.NewWriter(&tarball)
 	archive := tar.NewWriter(zip)
-	err = archive.WriteHeader(&tar.Header{Name: "report.sh", Mode: 0o755, Size: int64(len(demoScript))})
+	err = archive.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content))})
 	if err == nil {
-		_, err = io.WriteString(archive, demoScript)
+		_, err = io.WriteString(archive, content)
 	}
 	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
+		return "", err
+	}
+	answer, err := c.call(ctx, http.MethodPost, "/v1/uploads?name="+url.QueryEscape(name), "application/gzip", tarball.Bytes())
+	if err != nil {
 		return "", err
 	}
 	var upload struct {
 		TarballPath string `json:"tarball_path"`
 	}
-	answer, err := c.call(ctx, http.MethodPost, "/v1/uploads?name=report", "application/gzip", tarball.Bytes())
+	err = json.Unmarshal(answer, &upload)
+	return upload.TarballPath, err
+}
+
+// create uploads the script and makes the automation.
+func (c demo) create(ctx context.Context) (id string, err error) {
+	path, err := c.upload(ctx, "report.sh", demoScript)
 	if err != nil {
-		return "", err
-	}
-	if err := json.Unmarshal(answer, &upload); err != nil {
 		return "", err
 	}
 	var made automationObject
 	err = c.json(ctx, http.MethodPost, "", map[string]any{
-		"name": "nightly report", "entrypoint": "sh report.sh", "tarball_path": upload.TarballPath, "timeout": 60,
+		"name": "nightly report", "entrypoint": "sh report.sh", "tarball_path": path, "timeout": 60,
 		"trigger": map[string]string{"type": "cron", "schedule": "@every 2s"}, "overlap": "Forbid",
 	}, &made)
 	return made.ID, err

@@ -31,6 +31,7 @@ type (
 		StartedAt      *time.Time    `json:"started_at"`
 		CompletedAt    *time.Time    `json:"completed_at"`
 		TimeoutAt      *time.Time    `json:"timeout_at"`
+		CommandID      string        `json:"bash_command_id"`
 		ExitCode       *int          `json:"exit_code"`
 		HasLogs        bool          `json:"has_logs"`
 		Sandbox        *runSandbox   `json:"sandbox"`
