@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"bytes"
 	"net"
 	"net/http"
 	"os"
@@ -121,7 +120,7 @@ func TestC_001_TheDemoShowsEveryStepAndEnds(t *testing.T) {
 		require.Less(t, time.Since(began), 40*time.Second)
 		at := 0
 		for _, step := range []string{"created", "running", "failed", "output", "reclaimed", "paused", "due in", "looked in", "swept", "boxes alive: 0"} {
-			next := bytes.Index([]byte(r.out[at:]), []byte(step))
+			next := strings.Index(r.out[at:], step)
 			require.GreaterOrEqual(t, next, 0, "%q is missing or out of order:\n%s", step, r.out)
 			at += next
 		}
