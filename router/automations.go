@@ -28,7 +28,7 @@ func as404(err error, text string) error {
 // createAutomation is POST /v1 (contract section 2.2).
 func (s *server) createAutomation(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in, err := c.body(w, r, s.bodies.create, false)
+	in, err := s.body(&c, w, r, s.bodies.create, false)
 	if err != nil {
 		return err
 	}

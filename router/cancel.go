@@ -13,7 +13,7 @@ import (
 func (s *server) cancelRun(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	id := c.pathID(r, "run_id")
-	if _, err := c.body(w, r, nothing, true); err != nil {
+	if _, err := s.body(&c, w, r, nothing, true); err != nil {
 		return err
 	}
 	run, err := s.Store.Run(r.Context(), uuid.Nil, id)

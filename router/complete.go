@@ -33,7 +33,7 @@ func (s *server) callbackRun(r *http.Request, who Caller, id uuid.UUID) (*models
 func (s *server) completeRun(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	id := c.pathID(r, "run_id")
-	in, err := c.body(w, r, completion, false)
+	in, err := s.body(&c, w, r, completion, false)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
@@ -66,6 +67,13 @@ func unsupportedMedia(message string) error {
 
 func tooLarge(message string) error {
 	return &problem{status: http.StatusRequestEntityTooLarge, code: "too_large", message: message}
+}
+
+// tooSlow is for a body that did not arrive in time.
+func tooSlow(within time.Duration) error {
+	return &problem{
+		status: http.StatusRequestTimeout, code: "body_too_slow", message: fmt.Sprintf("The body did not arrive within %v", within),
+	}
 }
 
 // unprocessable is the contract's 422 with a text.

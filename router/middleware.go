@@ -67,6 +67,7 @@ func (s *server) record(next http.Handler) http.Handler {
 		}
 		w.Header().Set("X-Request-Id", id)
 		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, id))
+		s.limitBody(w, r)
 		rec, began := &recorder{ResponseWriter: w}, time.Now()
 		defer func() {
 			broken, begun := recover(), rec.wrote()

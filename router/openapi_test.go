@@ -237,7 +237,9 @@ func (w *world) things() things {
 
 func TestAnswersAreWhatTheDocumentSays(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		w.boxServer(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(`{"capabilities":["storage_reclaim_v1"]}`)) })
+		w.boxServer(func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = rw.Write([]byte(`{"capabilities":["storage_reclaim_v1"]}`))
+		})
 		s := w.spec()
 		have := w.things()
 		checked := 0

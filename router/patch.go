@@ -14,7 +14,7 @@ import (
 func (s *server) patchAutomation(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	id := c.pathID(r, "automation_id")
-	in, err := c.body(w, r, s.bodies.patch, false)
+	in, err := s.body(&c, w, r, s.bodies.patch, false)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 func (s *server) setPhase(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	id := c.pathID(r, "run_id")
-	in, err := c.body(w, r, phaseReport, false)
+	in, err := s.body(&c, w, r, phaseReport, false)
 	if err != nil {
 		return err
 	}

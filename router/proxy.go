@@ -130,15 +130,26 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 			}
 			answer.Header.Del("Set-Cookie")
 			answer.Header.Del("X-Session-Api-Key")
+			for name := range answer.Header { // who may read it is said by us
+				if strings.HasPrefix(name, "Access-Control-") {
+					answer.Header.Del(name)
+				}
+			}
 			moveLocation(answer.Header, target, prefix)
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
 	}
+	body := &steady{ReadCloser: r.Body, control: http.NewResponseController(w), within: s.bodyWithin()}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = body
+	}
 	through.ServeHTTP(w, r)
 	switch {
 	case failed == nil:
 		return nil
+	case body.stalled.Load():
+		return tooSlow(s.bodyWithin())
 	case r.Context().Err() != nil:
 		return r.Context().Err()
 	case isDial(failed):

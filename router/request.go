@@ -9,7 +9,10 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -20,10 +23,10 @@ const largestJSON = 1 << 20
 
 // body reads the JSON body and checks it; the error tells all that the check has found so far, in the path too. An absent
 // body is {} where it is optional, else it is missing.
-func (c *check) body(w http.ResponseWriter, r *http.Request, table rule, optional bool) (values, error) {
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestJSON))
+func (s *server) body(c *check, w http.ResponseWriter, r *http.Request, table rule, optional bool) (values, error) {
+	raw, err := s.readBody(w, r, largestJSON)
 	if err != nil {
-		return nil, readError(err)
+		return nil, err
 	}
 	kind, _, noKind := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
@@ -52,12 +55,60 @@ func isJSON(kind string) bool {
 	return kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")
 }
 
-// readError tells a body that is too large from one that broke off or came too slowly: both are the caller's.
-func readError(err error) error {
-	if big := new(http.MaxBytesError); errors.As(err, &big) {
-		return err
+// bodyWithin is how long a body may take to arrive: half a minute brings the largest one over a poor line.
+const bodyWithin = 30 * time.Second
+
+// readBody reads a body of at most limit bytes. What is wrong is the caller's: it is too large (*http.MaxBytesError), it broke
+// off, or it did not arrive within the deadline that record has set.
+func (s *server) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err == nil {
+		// The server goes on reading, to see whether the caller leaves: that may take as long as the answer does.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		return raw, nil
 	}
-	return badRequest("The body could not be read to its end")
+	big := new(http.MaxBytesError)
+	switch {
+	case errors.As(err, &big):
+		return nil, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, tooSlow(s.bodyWithin())
+	}
+	return nil, badRequest("The body could not be read to its end")
+}
+
+func (s *server) bodyWithin() time.Duration {
+	if s.BodyWithin > 0 {
+		return s.BodyWithin
+	}
+	return bodyWithin
+}
+
+// limitBody sets the deadline by which the body must have arrived; one that no handler reads is given up by then too.
+func (s *server) limitBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyWithin())) // not of a test's recorder
+	}
+}
+
+// steady is a body that may be long, but must not stall: each read has a deadline of its own.
+type steady struct {
+	io.ReadCloser
+	control *http.ResponseController
+	within  time.Duration
+	stalled atomic.Bool // for the transport does not pass the error on
+}
+
+// Read implements io.Reader.
+func (b *steady) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(b.within))
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		b.stalled.Store(true)
+	} else if err != nil {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
 }
 
 // decode returns one JSON value with exact numbers, or where it is broken.

@@ -90,6 +90,8 @@ type Deps struct {
 	SDKVersion string
 	Log        *slog.Logger
 
+	// BodyWithin is how long a body may take to arrive; 0: half a minute.
+	BodyWithin time.Duration
 	// Transport carries requests into boxes; nil: one that keeps few connections for a short time.
 	Transport http.RoundTripper
 }

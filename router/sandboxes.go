@@ -152,7 +152,7 @@ func (s *server) order(w http.ResponseWriter, r *http.Request, who Caller, b *mo
 // wish reads the box of a route whose body is empty.
 func (s *server) wish(w http.ResponseWriter, r *http.Request, who Caller) (*models.Sandbox, error) {
 	var c check
-	if _, err := c.body(w, r, nothing, true); err != nil {
+	if _, err := s.body(&c, w, r, nothing, true); err != nil {
 		return nil, err
 	}
 	return s.box(r, who)
@@ -211,7 +211,7 @@ func (s *server) deleteSandbox(w http.ResponseWriter, r *http.Request, who Calle
 // extendSandbox is POST /v1/sandboxes/{id}/extend: seconds count from the present due date, or from now when it has passed.
 func (s *server) extendSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in, err := c.body(w, r, extension, false)
+	in, err := s.body(&c, w, r, extension, false)
 	if err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func (s *server) extend(w http.ResponseWriter, r *http.Request, who Caller, b *m
 // keepSandbox is PUT /v1/sandboxes/{id}/keep: the box is pinned and its stamp cleared; with until it is an extend to that date.
 func (s *server) keepSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in, err := c.body(w, r, keeping, true)
+	in, err := s.body(&c, w, r, keeping, true)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ const noSweep = "Sweep not found"
 // planSweep is POST /v1/sweeps/plan: what is due, or will be soon, is listed and stored; nothing is ordered.
 func (s *server) planSweep(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in, err := c.body(w, r, sweepFilter, true)
+	in, err := s.body(&c, w, r, sweepFilter, true)
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (s *server) planSweep(w http.ResponseWriter, r *http.Request, who Caller) e
 // first result is the answer. A box whose date has not come is deleted by hand, which asks for confirmation (S0-155).
 func (s *server) applySweep(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
-	in, err := c.body(w, r, confirmation, true)
+	in, err := s.body(&c, w, r, confirmation, true)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -45,8 +46,8 @@ type uploadList struct {
 
 const noUpload = "Upload not found"
 
-// createUpload is POST /v1/uploads (contract section 2.6). The row comes first, so that a file never lies in the store
-// without one.
+// createUpload is POST /v1/uploads (contract section 2.6). The body is read first, so that one that breaks off leaves nothing;
+// then the row comes before the file, so that a file never lies in the store without one.
 func (s *server) createUpload(w http.ResponseWriter, r *http.Request, who Caller) error {
 	var c check
 	in := c.query(r, uploadForm...)
@@ -60,62 +61,47 @@ func (s *server) createUpload(w http.ResponseWriter, r *http.Request, who Caller
 	if r.ContentLength > largestUpload {
 		return tooLarge(fmt.Sprintf("File too large. Maximum size is %d bytes", largestUpload))
 	}
+	content, err := s.readBody(w, r, largestUpload)
+	big := new(http.MaxBytesError)
+	if err != nil && !errors.As(err, &big) {
+		return err
+	}
 	id := uuid.Must(uuid.NewV7())
 	u := &models.Upload{
 		ID: id, UserID: who.UserID, OrgID: who.OrgID, Name: get[string](in, "name"), Description: opt[string](in, "description"),
 		Status: models.UploadUploading, BlobKey: fmt.Sprintf("automation/uploads/%s/%s/%s.tar", who.OrgID, who.UserID, id),
 	}
+	if err != nil { // longer than its header said
+		message := fmt.Sprintf("File size exceeds limit of %d bytes", largestUpload)
+		u.Status, u.ErrorMessage = models.UploadFailed, &message
+	}
 	if err := s.Store.CreateUpload(r.Context(), u); err != nil {
 		return err
 	}
-	if err := s.storeUpload(r.Context(), u, http.MaxBytesReader(w, r.Body, largestUpload)); err != nil {
-		return err
+	if u.Status != models.UploadFailed {
+		if err := s.storeUpload(r.Context(), u, bytes.NewReader(content)); err != nil {
+			return err
+		}
 	}
 	return created(w, s.showUpload(u))
 }
 
-// storeUpload stores the body and then says so in the row. What the caller did wrong (too long, broken off) is a FAILED
-// upload; the row is written even when the caller has gone.
-func (s *server) storeUpload(ctx context.Context, u *models.Upload, body io.Reader) error {
-	source := &readErrors{Reader: body}
-	size, err := s.Blob.Put(ctx, u.BlobKey, source)
-	var big *http.MaxBytesError
-	var message string
-	switch {
-	case err == nil:
+// storeUpload stores the file and then says so in the row, which is written even when the caller has gone.
+func (s *server) storeUpload(ctx context.Context, u *models.Upload, content io.Reader) error {
+	size, err := s.Blob.Put(ctx, u.BlobKey, content)
+	if err == nil {
 		u.Status, u.SizeBytes = models.UploadCompleted, &size
-	case errors.As(source.err, &big):
-		u.Status, message = models.UploadFailed, fmt.Sprintf("File size exceeds limit of %d bytes", largestUpload)
-	case source.err != nil:
-		u.Status, message = models.UploadFailed, "The upload broke off"
-	default:
-		u.Status, message = models.UploadFailed, "The file could not be stored"
-	}
-	if message != "" {
-		u.ErrorMessage = &message
+	} else {
+		message := "The file could not be stored"
+		u.Status, u.ErrorMessage = models.UploadFailed, &message
 	}
 	if writeErr := s.Store.UpdateUpload(context.WithoutCancel(ctx), u); writeErr != nil {
 		return writeErr
 	}
-	if err != nil && source.err == nil {
+	if err != nil {
 		return fmt.Errorf("store upload %s: %w", u.ID, err)
 	}
 	return nil
-}
-
-// readErrors remembers what was wrong with the source, for a failed Put does not say whose fault it was.
-type readErrors struct {
-	io.Reader
-	err error
-}
-
-// Read implements io.Reader.
-func (r *readErrors) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.err = err
-	}
-	return n, err
 }
 
 // listUploads is GET /v1/uploads: the caller's own.
