@@ -105,7 +105,8 @@ func skipPending(ctx context.Context, tx bun.IDB, a *Automation, manual bool, no
 	if a.DisabledReason != nil {
 		detail.Detail = *a.DisabledReason
 	}
-	q := tx.NewUpdate().Model((*Run)(nil)).
+	var skipped []*Run
+	q := tx.NewUpdate().Model(&skipped).
 		Set("status = ?", RunSkipped).
 		Set("completed_at = ?", now).
 		Set("error_detail = ?", text).
@@ -115,9 +116,10 @@ func skipPending(ctx context.Context, tx bun.IDB, a *Automation, manual bool, no
 	if !manual {
 		q = q.Where("(trigger_source IS NULL OR trigger_source <> ?)", TriggerManual)
 	}
-	if _, err := q.Exec(ctx); err != nil {
+	if err := q.Returning("id, status, trigger_source, created_at, completed_at").Scan(ctx); err != nil {
 		return fmt.Errorf("skip the pending runs of automation %s: %w", a.ID, err)
 	}
+	ended(ctx, false, skipped...)
 	return nil
 }
 

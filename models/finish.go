@@ -150,6 +150,7 @@ func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) 
 	if err != nil || !won {
 		return Finished{Run: run}, err
 	}
+	ended(ctx, e.reconcile, run)
 	return Finished{Run: run, Decision: decision, Won: true}, e.followUp(ctx, tx, run, decision, now)
 }
 

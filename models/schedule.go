@@ -121,6 +121,11 @@ func (s *Store) FireSchedules(ctx context.Context, fires []Fire) ([]*Run, error)
 				return err
 			}
 			inserted = append(inserted, runs...)
+			for _, r := range runs {
+				if r.Status.Terminal() {
+					ended(ctx, false, r)
+				}
+			}
 		}
 		return disableSchedules(ctx, tx, inOrder, now)
 	})

@@ -53,6 +53,7 @@ type store struct {
 	clock   *clock
 	keys    []key
 	disable DisableRules
+	tell    func(RunEnd) // nil: nobody
 }
 
 // Dialect names the engine behind a Store.
@@ -74,6 +75,7 @@ type options struct {
 	pool  int
 
 	disable DisableRules
+	tell    func(RunEnd)
 }
 
 // WithClock replaces the clock behind Store.Now; for tests.
@@ -101,7 +103,7 @@ func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{store{keys: keys, disable: o.disable}}
+	s := &Store{store{keys: keys, disable: o.disable, tell: o.tell}}
 	if path, ok := strings.CutPrefix(dsn, "sqlite:"); ok {
 		err = s.openSQLite(path, o)
 	} else {

@@ -16,10 +16,9 @@ import (
 // maxRetries bounds how often a PostgreSQL transaction is repeated after a serialization failure or a deadlock.
 const maxRetries = 8
 
-// write is the one door for writes: every transaction of this package runs through it. On SQLite fn joins the writer's next
-// batch, on PostgreSQL it is a short READ COMMITTED transaction of its own. Lock order everywhere: automation, run, box,
-// identity.
-func (s *Store) write(ctx context.Context, fn writeFunc) error {
+// commit runs fn in a transaction. On SQLite it joins the writer's next batch, on PostgreSQL it is a short READ COMMITTED
+// transaction of its own. Lock order everywhere: automation, run, box, identity.
+func (s *Store) commit(ctx context.Context, fn writeFunc) error {
 	if isInWrite(ctx) {
 		return errors.New("a write was started inside a write")
 	}
