@@ -79,17 +79,17 @@ func TestAutoDisable_AfterPermanentFailures(t *testing.T) {
 
 func TestAutoDisable_WhatIsPermanent(t *testing.T) {
 	cases := map[string]bool{
-		`{"kind":"auth"}`:    true,
-		`{"kind":"config"}`:  true,
-		`{"kind":"quota"}`:   true,
-		`{"kind":"blocked"}`: true,
-		`{"kind":"execution_error"}`:                                                      false,
-		`{"kind":"auth","transient":true}`:                                                false,
-		`{"kind":"unknown","permanent":true}`:                                             true,
-		`{"kind":"unknown","user_action":"settings"}`:                                     true,
-		`{"kind":"unknown","user_action":"retry"}`:                                        false,
-		`{"kind":"unknown","classification":{"kind":"quota"}}`:                            true,
-		`{"kind":"auth","classification":{"kind":"auth","retryable":true}}`:               false,
+		`{"kind":"auth"}`:                                                   true,
+		`{"kind":"config"}`:                                                 true,
+		`{"kind":"quota"}`:                                                  true,
+		`{"kind":"blocked"}`:                                                true,
+		`{"kind":"execution_error"}`:                                        false,
+		`{"kind":"auth","transient":true}`:                                  false,
+		`{"kind":"unknown","permanent":true}`:                               true,
+		`{"kind":"unknown","user_action":"settings"}`:                       true,
+		`{"kind":"unknown","user_action":"retry"}`:                          false,
+		`{"kind":"unknown","classification":{"kind":"quota"}}`:              true,
+		`{"kind":"auth","classification":{"kind":"auth","retryable":true}}`: false,
 		`{"kind":"unknown","user_action":"settings","classification":{"retryable":true}}`: false,
 	}
 	modelstest.EachDB(t, func(t *testing.T, db *modelstest.DB) {

@@ -157,11 +157,7 @@ func (s *Store) ListAutomations(ctx context.Context, f AutomationFilter) ([]*Aut
 		q = q.Where("a.user_id <> ?", *f.NotBy)
 	}
 	if f.Tag != "" {
-		tags := "jsonb_array_elements_text(a.tags) AS t(value)"
-		if s.dialect == SQLite {
-			tags = "json_each(a.tags) AS t"
-		}
-		q = q.Where("EXISTS (SELECT 1 FROM "+tags+" WHERE t.value = ?)", f.Tag)
+		q = q.Where("EXISTS (SELECT 1 FROM "+s.tagsOf()+" WHERE t.value = ?)", f.Tag)
 	}
 	total, err := q.Count(ctx)
 	if err != nil {

@@ -16,6 +16,26 @@ import (
 // from now + delay (design section 9); no longer enabled makes its PENDING runs that are not manual SKIPPED ("Automation
 // disabled"). ErrNotFound when there is none in the organization.
 func (s *Store) UpdateAutomation(ctx context.Context, orgID, id uuid.UUID, delay time.Duration, change func(*Automation) error) (*Automation, error) {
+	return s.updateAutomation(ctx, orgID, id, delay, change, nothingElse)
+}
+
+func nothingElse(context.Context, bun.IDB) error { return nil }
+
+// ReplaceTarball is UpdateAutomation with code that was made anew: the upload that the automation named so far is deleted in
+// the same transaction, and its file is the caller's to remove afterwards. It stays where a live automation still names it:
+// removed is false then.
+func (s *Store) ReplaceTarball(ctx context.Context, orgID, id uuid.UUID, delay time.Duration, old *Upload, change func(*Automation) error) (a *Automation, removed bool, err error) {
+	a, err = s.updateAutomation(ctx, orgID, id, delay, change, func(ctx context.Context, tx bun.IDB) error {
+		var err error
+		removed, err = dropUploadTx(ctx, tx, old, s.Now())
+		return err
+	})
+	return a, removed, err
+}
+
+func (s *Store) updateAutomation(
+	ctx context.Context, orgID, id uuid.UUID, delay time.Duration, change func(*Automation) error, also writeFunc,
+) (*Automation, error) {
 	var a *Automation
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		var err error
@@ -35,6 +55,9 @@ func (s *Store) UpdateAutomation(ctx context.Context, orgID, id uuid.UUID, delay
 			if err = writeAutomation(ctx, tx, a); err == nil && !a.Enabled() {
 				err = skipPending(ctx, tx, a, false, now)
 			}
+		}
+		if err == nil {
+			err = also(ctx, tx)
 		}
 		if err != nil {
 			return err

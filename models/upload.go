@@ -109,6 +109,26 @@ func (s *Store) DeleteUpload(ctx context.Context, id uuid.UUID) error {
 	})
 }
 
+// dropUploadTx soft-deletes an upload that no live automation of its organization names.
+func dropUploadTx(ctx context.Context, tx bun.IDB, u *Upload, now time.Time) (removed bool, err error) {
+	named := tx.NewSelect().Model((*Automation)(nil)).
+		ColumnExpr("1").
+		Where("a.org_id = ?", u.OrgID).
+		Where("a.tarball_path = ?", "oh-internal://uploads/"+u.ID.String()).
+		Where("a.deleted_at IS NULL")
+	n, err := affected(tx.NewUpdate().Model((*Upload)(nil)).
+		Set("deleted_at = ?", now).
+		Set("updated_at = ?", now).
+		Where("id = ?", u.ID).
+		Where("deleted_at IS NULL").
+		Where("NOT EXISTS (?)", named).
+		Exec(ctx))
+	if err != nil {
+		return false, fmt.Errorf("delete upload %s: %w", u.ID, err)
+	}
+	return n == 1, nil
+}
+
 // oneUpload runs an update of one upload.
 func oneUpload(ctx context.Context, id uuid.UUID, q *bun.UpdateQuery) error {
 	n, err := affected(q.Exec(ctx))

@@ -35,13 +35,10 @@ func (s *server) createAutomation(w http.ResponseWriter, r *http.Request, who Ca
 	if in["agent_profile_id"] != nil && in["model"] != nil {
 		return unprocessable("An agent profile already specifies the model")
 	}
-	if t := get[values](in, "template"); t != nil {
-		made, err := s.Store.AutomationByTemplate(r.Context(), who.OrgID, get[string](t, "id"))
-		if err == nil {
-			return ok(w, showAutomation(made))
-		} else if !errors.Is(err, models.ErrNotFound) {
-			return err
-		}
+	if made, err := s.fromTemplate(r.Context(), in, who); err != nil {
+		return err
+	} else if made != nil {
+		return s.showCreated(w, made, false)
 	}
 	if err := s.checkTarball(r.Context(), who, get[string](in, "tarball_path")); err != nil {
 		return err
@@ -54,8 +51,26 @@ func (s *server) createAutomation(w http.ResponseWriter, r *http.Request, who Ca
 	if err != nil {
 		return err
 	}
-	if err := s.Store.CreateAutomation(r.Context(), a); err != nil {
+	stored, fresh, err := s.insertAutomation(r.Context(), a)
+	if err != nil {
 		return err
+	}
+	return s.showCreated(w, stored, fresh)
+}
+
+// insertAutomation stores a. When another request has made one from the same template meanwhile, that is returned and not fresh.
+func (s *server) insertAutomation(ctx context.Context, a *models.Automation) (stored *models.Automation, fresh bool, err error) {
+	err = s.Store.CreateAutomation(ctx, a)
+	if errors.Is(err, models.ErrConflict) && a.TemplateID != nil {
+		stored, err = s.Store.AutomationByTemplate(ctx, a.OrgID, *a.TemplateID)
+		return stored, false, err
+	}
+	return a, true, err
+}
+
+func (s *server) showCreated(w http.ResponseWriter, a *models.Automation, fresh bool) error {
+	if !fresh {
+		return ok(w, showAutomation(a))
 	}
 	nudge(s.Nudge.Schedule)
 	return created(w, showAutomation(a))

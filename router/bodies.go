@@ -17,7 +17,7 @@ import (
 
 // bodies are the tables whose rules depend on settings.
 type bodies struct {
-	create, patch rule
+	create, patch, prompt rule
 }
 
 func newBodies(longest time.Duration, validate func(schedule, timezone string) (field, text, reason string)) bodies {
@@ -50,6 +50,20 @@ func newBodies(longest time.Duration, validate func(schedule, timezone string) (
 			{name: "template", rule: nullable(template)},
 			{name: "overlap", absent: string(models.OverlapAllow), rule: overlap},
 		}, enabledFitsState, keptForConversation),
+		prompt: object([]field{
+			{name: "name", required: true, rule: text(1, 500)},
+			{name: "description", rule: nullable(text(0, 2000))},
+			{name: "prompt", required: true, rule: text(1, 50000)},
+			{name: "model", rule: nullable(modelName)},
+			{name: "trigger", required: true, rule: trigger},
+			{name: "observability_associations", rule: nullable(associations)},
+			{name: "timeout", rule: nullable(timeout)},
+			{name: "keep_alive", rule: nullable(boolean)},
+			{name: "repos", rule: nullable(repoList)},
+			{name: "template", rule: nullable(template)},
+			{name: "enabled", rule: boolean},
+			{name: "state", rule: nullable(publicState)},
+		}, enabledFitsState, forcedForConversation),
 		patch: object([]field{
 			{name: "name", rule: notNull("name cannot be null", text(1, 500))},
 			{name: "description", rule: nullable(text(0, 2000))},
@@ -67,11 +81,7 @@ func newBodies(longest time.Duration, validate func(schedule, timezone string) (
 			{name: "observability_associations", rule: nullable(associations)},
 			{name: "overlap", rule: overlap},
 			{name: "prompt", rule: nullable(text(0, 50000))},
-			{name: "repos", rule: nullable(list[values](object([]field{
-				{name: "url", required: true, rule: text(0, 0)},
-				{name: "ref", rule: nullable(text(0, 0))},
-				{name: "provider", rule: nullable(oneOf("literal_error", "github", "gitlab", "bitbucket", "azure_devops"))},
-			})))},
+			{name: "repos", rule: nullable(repoList)},
 			{name: "plugin", rule: nullable(object([]field{
 				{name: "source", required: true, rule: text(1, 0)},
 				{name: "ref", rule: nullable(text(1, 0))},
@@ -210,6 +220,15 @@ func keptForConversation(v values) error {
 		return says(keptText)
 	}
 	v["keep_alive"] = true
+	return nil
+}
+
+// forcedForConversation is the same for presets, which the contract lets say false: it is overruled, or every follow-up would
+// find its box gone (fault 32 of the Python service).
+func forcedForConversation(v values) error {
+	if continues(get[values](v, "trigger")) {
+		v["keep_alive"] = true
+	}
 	return nil
 }
 

@@ -239,6 +239,17 @@ func found(w http.ResponseWriter, to string) error {
 	return nil
 }
 
+// answerPreflight answers a browser that asks whether it may send a request.
+func answerPreflight(w http.ResponseWriter, fine bool) {
+	status, text := http.StatusOK, "OK"
+	if !fine {
+		status, text = http.StatusBadRequest, "Disallowed CORS origin"
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text))
+}
+
 func notReady(w http.ResponseWriter, v any) { writeJSON(w, http.StatusServiceUnavailable, v) }
 
 // impliedStatus is that of an answer which is written without one; below it an answer has not begun.

@@ -78,9 +78,13 @@ func (people) Verify(_ context.Context, c router.Credential) (router.Caller, err
 type memory struct {
 	mu    sync.Mutex
 	files map[string][]byte
+	fail  bool // Put does
 }
 
 func (m *memory) Put(_ context.Context, key string, r io.Reader) (int64, error) {
+	if m.fail {
+		return 0, errBroken
+	}
 	content, err := io.ReadAll(r)
 	if err != nil {
 		return 0, err

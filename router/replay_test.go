@@ -72,9 +72,23 @@ var differences = map[string][]difference{
 	"automations-read": {
 		{step: 3, status: 200, why: "made within one second there, listed in any order (its fault 29); newest first here"},
 		{step: 4, status: 200, why: "the same"},
-		{step: 14, why: laterIssue},
+		{step: 14, status: 200, why: "tags of an earlier scenario are counted there", body: map[string]any{"tags": []any{
+			map[string]any{"tag": "alpha", "count": 3.0}, map[string]any{"tag": "beta", "count": 1.0},
+		}}},
 	},
+	"presets": append([]difference{
+		{step: 8, status: 201, why: "keep_alive is forced, or every follow-up would find its box gone (its fault 32)"},
+		{step: 13, status: 200, why: "the files of the tarball are our own"},
+	}, notSent(14, 21)...),
 	"local-mode": {{step: 2, why: laterIssue}, {step: 3, why: laterIssue}},
+}
+
+// notSent leaves out steps, both ends included.
+func notSent(first, last int) (out []difference) {
+	for n := first; n <= last; n++ {
+		out = append(out, difference{step: n, why: laterIssue})
+	}
+	return out
 }
 
 func valueError(field, text string) map[string]any {
@@ -87,27 +101,29 @@ func TestRecordedExchangesOfTheContract(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.json")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	modelstest.EachDB(t, func(t *testing.T, db *modelstest.DB) {
-		clock := modelstest.NewClock()
-		store := db.Open(t, models.WithClock(clock.Now))
-		for _, file := range files {
-			var rec recording
-			require.NoError(t, json.Unmarshal(must(os.ReadFile(file)), &rec))
-			t.Run(rec.Scenario, func(t *testing.T) {
-				w := newWorld(t, store, clock, func(d *router.Deps) {
-					d.Settings.CleanupDelay = map[string]time.Duration{"delay": 4 * time.Second}[rec.Instance]
-					if rec.Instance == "local" {
-						d.Cloud, d.LocalKey = nil, localKey
-					}
-				})
-				p := &player{world: w, t: t, ids: map[string]string{}, local: rec.Instance == "local"}
-				for n, s := range rec.Steps {
-					clock.Advance(1001 * time.Millisecond)
-					p.play(n, s, differenceAt(rec.Scenario, n))
-				}
-			})
+	for _, file := range files {
+		var rec recording
+		require.NoError(t, json.Unmarshal(must(os.ReadFile(file)), &rec))
+		t.Run(rec.Scenario, func(t *testing.T) {
+			modelstest.EachDB(t, func(t *testing.T, db *modelstest.DB) { replay(t, db, rec) })
+		})
+	}
+}
+
+func replay(t *testing.T, db *modelstest.DB, rec recording) {
+	clock := modelstest.NewClock()
+	store := db.Open(t, models.WithClock(clock.Now), models.WithDisableRules(models.DisableRules{Permanent: 3}))
+	w := newWorld(t, store, clock, func(d *router.Deps) {
+		d.Settings.CleanupDelay = map[string]time.Duration{"delay": 4 * time.Second}[rec.Instance]
+		if rec.Instance == "local" {
+			d.Cloud, d.LocalKey = nil, localKey
 		}
 	})
+	p := &player{world: w, t: t, ids: map[string]string{}, local: rec.Instance == "local"}
+	for n, s := range rec.Steps {
+		clock.Advance(1001 * time.Millisecond)
+		p.play(n, s, differenceAt(rec.Scenario, n))
+	}
 }
 
 func differenceAt(scenario string, n int) *difference {
@@ -185,7 +201,8 @@ func (p *player) compare(at string, want any, got answer) {
 	if sum, isFile := want.(map[string]any)["bytes"]; isFile {
 		require.EqualValues(p.t, sum, got.Body.Len(), at)
 		content := sha256.Sum256(got.Body.Bytes())
-		require.Equal(p.t, hex.EncodeToString(contentSum(int(sum.(float64)))), hex.EncodeToString(content[:]), at)
+		either := []any{want.(map[string]any)["sha256"], hex.EncodeToString(contentSum(int(sum.(float64))))} // of the recording, or what we have sent
+		require.Contains(p.t, either, hex.EncodeToString(content[:]), at)
 		return
 	}
 	if err := p.same("", want, any(got.json())); err != nil {

@@ -122,7 +122,7 @@ func New(d Deps) http.Handler {
 	table := s.routes()
 	s.document, s.undocumented = document(table, d.Config.HTTP.BasePath, d.Version)
 	root := chi.NewRouter()
-	root.Use(s.record, s.onlyLoopback)
+	root.Use(s.record, s.onlyLoopback, s.cors)
 	root.NotFound(noRoute)
 	root.MethodNotAllowed(noMethod)
 	atRoot := func(line route) bool { return line.access == open || line.path == "/openapi.json" }

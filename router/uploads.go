@@ -66,11 +66,8 @@ func (s *server) createUpload(w http.ResponseWriter, r *http.Request, who Caller
 	if err != nil && !errors.As(err, &big) {
 		return err
 	}
-	id := uuid.Must(uuid.NewV7())
-	u := &models.Upload{
-		ID: id, UserID: who.UserID, OrgID: who.OrgID, Name: get[string](in, "name"), Description: opt[string](in, "description"),
-		Status: models.UploadUploading, BlobKey: fmt.Sprintf("automation/uploads/%s/%s/%s.tar", who.OrgID, who.UserID, id),
-	}
+	u := newUpload(who, get[string](in, "name"))
+	u.Description = opt[string](in, "description")
 	if err != nil { // longer than its header said
 		message := fmt.Sprintf("File size exceeds limit of %d bytes", largestUpload)
 		u.Status, u.ErrorMessage = models.UploadFailed, &message
