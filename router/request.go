@@ -172,9 +172,9 @@ var paging = []field{
 	{name: "offset", rule: between(0, math.MaxInt32), absent: int64(0)},
 }
 
-// pathParam returns a path parameter unescaped.
-func pathParam(r *http.Request, name string) string {
-	raw := chi.URLParam(r, name)
+// idOf returns the {id} of the path, unescaped.
+func idOf(r *http.Request) string {
+	raw := chi.URLParam(r, "id")
 	if r.URL.RawPath == "" { // chi has matched the path that is unescaped already
 		return raw
 	}
@@ -186,6 +186,6 @@ func pathParam(r *http.Request, name string) string {
 
 // pathID reads the UUID in the path, in any form that UUIDs are written; label is the contract's name of the parameter.
 func (c *check) pathID(r *http.Request, label string) uuid.UUID {
-	id, _ := identifier.check(c, loc{"path", label}, pathParam(r, "id")).(uuid.UUID)
+	id, _ := identifier.check(c, loc{"path", label}, idOf(r)).(uuid.UUID)
 	return id
 }

@@ -86,7 +86,7 @@ func (s *server) listRuns(w http.ResponseWriter, r *http.Request, who Caller) er
 
 // run reads the run in the path of one of our own routes, where an id that is none is as unknown as any.
 func (s *server) run(r *http.Request, who Caller) (*models.Run, error) {
-	id, err := uuid.Parse(pathParam(r, "id"))
+	id, err := uuid.Parse(idOf(r))
 	if err != nil {
 		return nil, notFound(noRun)
 	}

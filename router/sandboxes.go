@@ -101,7 +101,7 @@ func checkSpan(c *check, at loc, v any) any {
 // box reads the box that the path names by its workspace id, within the caller's organization. A provider's id is not a name
 // of a box, for it changes with a resume (S0-118, S0-154); the answer says what to use.
 func (s *server) box(r *http.Request, who Caller) (*models.Sandbox, error) {
-	name := pathParam(r, "id")
+	name := idOf(r)
 	if id, err := uuid.Parse(name); err == nil {
 		b, err := s.Store.Sandbox(r.Context(), who.OrgID, id)
 		if !errors.Is(err, models.ErrNotFound) {

@@ -103,15 +103,15 @@ func TestAnAnswerMayTakeLongerThanTheBody(t *testing.T) {
 			}
 		})
 		_, box := w.finished()
-		r, err := http.NewRequestWithContext(t.Context(), "POST", w.front().URL+base+"/v1/"+sandboxPath(box, "/proxy/x"), strings.NewReader("work"))
+		front := w.front()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+base+"/v1/"+sandboxPath(box, "/proxy/x"), strings.NewReader("work"))
 		require.NoError(t, err)
 		r.Header.Set("Authorization", "Bearer tok-alice")
-		got, err := http.DefaultClient.Do(r)
+		got, err := front.Client().Do(r)
 		require.NoError(t, err)
 		text, err := io.ReadAll(got.Body)
 		require.NoError(t, err)
 		require.NoError(t, got.Body.Close())
-		http.DefaultClient.CloseIdleConnections()
 		require.Equal(t, "done", string(text))
 	}, quickBodies)
 }

@@ -71,7 +71,7 @@ func (s *server) losesEarly(w *models.Sweep) bool {
 
 // sweep reads the sweep in the path, within the caller's organization.
 func (s *server) sweep(r *http.Request, who Caller) (*models.Sweep, error) {
-	id, err := uuid.Parse(pathParam(r, "id"))
+	id, err := uuid.Parse(idOf(r))
 	if err != nil {
 		return nil, notFound(noSweep)
 	}
