@@ -12,6 +12,10 @@ import (
 	"github.com/uptrace/bun"
 )
 
+// MarkSuspendSent is the entry of Sandbox.Tried which says that a provider was asked to suspend the box. Unlike the others it
+// outlives an order to run: what was sent may still take effect.
+const MarkSuspendSent = "suspend sent"
+
 // order is a change of mind about boxes.
 type order struct {
 	to  Desired
@@ -45,7 +49,7 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 		return nil, nil
 	}
 	var boxes []*Sandbox
-	err := tx.NewUpdate().Model(&boxes).
+	q := tx.NewUpdate().Model(&boxes).
 		Set("desired = ?", o.to).
 		Set("generation = generation + 1").
 		Set("ordered_at = ?", o.now).
@@ -53,20 +57,42 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 		Set("order_reason = ?", o.why).
 		Set("next_step_at = ?", o.now).
 		Set("attempts = 0").
-		Set("tried = '[]'").
 		Set("prepare_until = NULL").
 		Where("id IN (?)", bun.List(ids)).
 		Where("desired <> ?", WantDeleted).
-		Returning("*").
-		Scan(ctx)
-	if err != nil {
+		Returning("*")
+	if o.to != WantRunning {
+		q = q.Set("tried = '[]'")
+	}
+	if err := q.Scan(ctx); err != nil {
 		return nil, fmt.Errorf("order boxes %s: %w", o.to, err)
+	}
+	if o.to == WantRunning {
+		if err := forgetTriedTx(ctx, tx, ids); err != nil {
+			return nil, err
+		}
 	}
 	events := make([]Event, len(boxes))
 	for i, b := range boxes {
 		events[i] = b.event("ordered", o.who, string(o.to)+": "+o.why, o.now)
 	}
 	return boxes, appendEventsTx(ctx, tx, o.now, events)
+}
+
+// forgetTriedTx clears tried of boxes that were just ordered to run, and are locked so, but for MarkSuspendSent.
+func forgetTriedTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID) error {
+	for condition, left := range map[string]string{"LIKE": `["` + MarkSuspendSent + `"]`, "NOT LIKE": "[]"} {
+		_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
+			Set("tried = '"+left+"'").
+			Where("id IN (?)", bun.List(ids)).
+			Where("desired = ?", WantRunning).
+			Where("CAST(tried AS TEXT) "+condition+" ?", `%"`+MarkSuspendSent+`"%`).
+			Exec(ctx)
+		if err != nil {
+			return fmt.Errorf("forget what was tried: %w", err)
+		}
+	}
+	return nil
 }
 
 // Order changes the desired state of a box: generation + 1, ordered_at, order_reason, next_step_at = now, tried and

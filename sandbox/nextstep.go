@@ -26,13 +26,14 @@ const (
 	StepSuspend     Step = "suspend"       // provider call
 	StepResume      Step = "resume"        // provider call
 	StepDelete      Step = "delete"        // provider call
+	StepAwait       Step = "await"         // a suspend may be on its way to the provider: see what comes of it before a resume
 	StepGiveWay     Step = "give way"      // a user is in the box, or may be: the suspend is not repeated
 	StepOrder       Step = "order deleted" // a failed box is of no use to anybody
 
 	// Only in `tried`, never a step: the box cannot be reached, so that no more preparing steps are made; a suspend was called
-	// for and did not show, so that the next one repeats it.
+	// for and has not been seen, so that the next one repeats it, and a resume waits for it.
 	markUnreachable Step = "unreachable"
-	markSuspendSent Step = "suspend sent"
+	markSuspendSent Step = models.MarkSuspendSent
 )
 
 // Reason codes of needs_attention.
@@ -118,6 +119,9 @@ func nextKnown(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepWait, At: at} // without a look: that may count as activity
 	}
 	if mustLook(b, f) {
+		if b.Desired == models.WantRunning && tried(b, markSuspendSent) && b.ObservedAt.Before(b.OrderedAt) {
+			return Next{Step: StepAwait}
+		}
 		return Next{Step: StepInspect}
 	}
 	if b.Observed == models.SeenFailed {
@@ -320,8 +324,8 @@ func prepareEnd(b *models.Sandbox, f Facts) time.Time {
 
 func tried(b *models.Sandbox, s Step) bool { return slices.Contains(b.Tried, string(s)) }
 
-// stops reports whether the run ended without its command: that one is stopped, not waited for.
-func stops(r *models.Run) bool {
+// Stops reports whether the run ended without its command: that one is stopped, not waited for.
+func Stops(r *models.Run) bool {
 	if r.Status == models.RunCancelled {
 		return true
 	}

@@ -170,11 +170,25 @@ func (w *work) find() (*Observation, error) {
 	return found, nil
 }
 
-func (w *work) suspend() (models.Step, bool, error) {
+// suspend asks the provider to suspend the box, and waits until it shows. That it is asked is recorded before: were this
+// process to die meanwhile, a resume ordered later would else see the box still running and be content with that.
+func (w *work) suspend(ctx context.Context) (models.Step, bool, error) {
 	started := w.Store.Now()
 	step := w.blank(StepSuspend)
-	ctx, cancel := w.call()
-	err := w.backend.Suspend(ctx, w.ref(), w.seen)
+	if !tried(w.claim.Box, markSuspendSent) {
+		sent := w.blank(markSuspendSent)
+		sent.Tried = true
+		changed, err := w.record(ctx, sent)
+		if err != nil {
+			return step, false, err
+		}
+		if changed {
+			w.Wake(w.place())
+			return step, false, errReleased
+		}
+	}
+	call, cancel := w.call()
+	err := w.backend.Suspend(call, w.ref(), w.seen)
 	cancel()
 	if errors.Is(err, ErrBreakerOpen) {
 		return step, false, err
@@ -253,6 +267,24 @@ func (w *work) resume() (models.Step, bool, error) {
 	return step, true, nil
 }
 
+// await gives a suspend that was asked for before the present order the time to show.
+func (w *work) await() (models.Step, bool, error) {
+	step := w.blank(StepAwait)
+	obs, _ := w.until(models.SeenSuspended)
+	switch {
+	case w.lease.Wire.Err() != nil:
+		return step, false, context.Cause(w.lease.Wire)
+	case obs == nil:
+		w.again(&step, "inspected", errors.New("a suspend may be under way, and the provider does not say"))
+		return step, true, nil
+	}
+	answered(&step)
+	w.sees(&step, obs.State)
+	step.ExpiresAt = obs.ExpiresAt
+	w.facts.Looked = true
+	return step, false, nil
+}
+
 // until looks until the provider shows a state, for at most Timing.Shows, whatever is ordered meanwhile: an accepted suspend
 // that nobody waits for would end a resume that is ordered next. It returns the last observation.
 func (w *work) until(want models.Observed) (last *Observation, shown bool) {
@@ -305,6 +337,7 @@ func (w *work) delete() (models.Step, bool, error) {
 		w.again(&step, "deleted", fmt.Errorf("delete: %w", err))
 		step.Events = nil // under way is no failure
 	default:
+		w.Deletes(w.claim.Box, err)
 		w.again(&step, "deleted", fmt.Errorf("delete: %w", err))
 		if step.NeedsAttention == "" {
 			step.NeedsAttention = AttentionDelete
@@ -338,9 +371,13 @@ func (w *work) deleted(step models.Step, reason string) (models.Step, bool, erro
 			return step, false, fmt.Errorf("mark gone: %w", err)
 		}
 	}
+	var before error
 	if reason == "" {
 		reason = b.OrderReason
+	} else {
+		before = ErrGone
 	}
+	w.Deletes(b, before)
 	answered(&step)
 	w.sees(&step, models.SeenDeleted)
 	w.done(&step, w.event("deleted", "ok", reason))

@@ -55,6 +55,8 @@ type SettlerConfig struct {
 	Log        *slog.Logger       // nil: silent
 	Wake       func(models.Place) // wakes a worker of the place: more may be due; nil: nobody
 	Timing     Timing
+	// Deletes is told how each delete went: nil, ErrGone (it was gone already), or why the provider did not; nil: nobody.
+	Deletes func(box *models.Sandbox, err error)
 }
 
 // Settler takes ordered boxes to rest, one repeatable step at a time, under a lease. After dispatch it alone talks to
@@ -71,6 +73,9 @@ func NewSettler(c SettlerConfig) *Settler {
 	}
 	if c.Wake == nil {
 		c.Wake = func(models.Place) {}
+	}
+	if c.Deletes == nil {
+		c.Deletes = func(*models.Sandbox, error) {}
 	}
 	c.Timing = c.Timing.orDefault()
 	return &Settler{SettlerConfig: c}
@@ -161,7 +166,7 @@ func (s *Settler) settle(ctx context.Context, backend Backend, c models.Claim) (
 func (w *work) chain(ctx context.Context) error {
 	for range stepsMost {
 		next := NextStep(w.claim.Box, w.factsNow())
-		step, ends, err := w.do(next)
+		step, ends, err := w.do(ctx, next)
 		if err != nil {
 			return err
 		}
@@ -191,7 +196,7 @@ func (w *work) chain(ctx context.Context) error {
 
 // do makes one step and says what to record of it, and whether that ends the chain. Its error means that nothing is to be
 // recorded: the row keeps its time.
-func (w *work) do(n Next) (step models.Step, ends bool, err error) {
+func (w *work) do(ctx context.Context, n Next) (step models.Step, ends bool, err error) {
 	switch n.Step {
 	case StepRest:
 		return w.rest(n), true, nil
@@ -214,8 +219,10 @@ func (w *work) do(n Next) (step models.Step, ends bool, err error) {
 	case StepQuiesce, StepOutput, StepReclaim, StepExport:
 		step, err = w.prepare(n.Step)
 		return step, false, err
+	case StepAwait:
+		return w.await()
 	case StepSuspend:
-		return w.suspend()
+		return w.suspend(ctx)
 	case StepResume:
 		return w.resume()
 	case StepDelete:

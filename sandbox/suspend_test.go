@@ -104,6 +104,55 @@ func TestAResumeOrderedWhileASuspendIsOnTheWireEndsInRunning(t *testing.T) {
 	}
 }
 
+// The process that asked for the suspend is gone, and the provider still shows the box running when the resume is looked after.
+func TestAResumeAfterACrashWaitsForTheSuspendThatIsUnderWay(t *testing.T) {
+	each(t, sandboxtest.Quirks{SlowSuspend: 5}, withDelay, func(r *rig) {
+		run, box := r.running()
+		r.exit(run, box, "", 0)
+		hold := r.fake.HoldAnswer("Suspend")
+		r.finish(run, models.Outcome{})
+		ctx, die := cancelable(r.T)
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.settler.Pass(ctx, place)
+			done <- err
+		}()
+		<-hold.Entered
+		die()
+		hold.Release()
+		<-done
+		require.NoError(r, r.store.ReleaseAll(r.Context()))
+		r.is(box.ID, models.WantSuspended, models.SeenRunning, false)
+
+		r.order(box.ID, models.WantRunning, "user:u")
+		r.settle()
+		r.is(box.ID, models.WantRunning, models.SeenRunning, true)
+		require.Equal(r, models.SeenRunning, r.fake.State(box.ID), "it is what the provider comes to, too")
+		require.Equal(r, 1, r.fake.Count("Suspend"))
+		require.Equal(r, 1, r.fake.Count("Resume"))
+		r.order(box.ID, models.WantRunning, "user:u")
+		r.settle()
+		require.Equal(r, 1, r.fake.Count("Resume"), "nothing is waited for any more")
+	})
+}
+
+func TestAResumeThatFindsNoSuspendUnderWayIsDone(t *testing.T) {
+	each(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+		r.config.Timing.Shows = 50 * time.Millisecond
+		r.settler = sandbox.NewSettler(r.config)
+		run, box := r.running()
+		r.exit(run, box, "", 0)
+		r.fake.Fail("Suspend", &sandbox.ProviderError{Status: 503})
+		r.finish(run, models.Outcome{})
+		r.settle()
+		r.is(box.ID, models.WantSuspended, models.SeenRunning, false)
+		r.order(box.ID, models.WantRunning, "user:u")
+		r.settle()
+		r.is(box.ID, models.WantRunning, models.SeenRunning, true)
+		require.Zero(r, r.fake.Count("Resume"))
+	})
+}
+
 func TestARenewalThatSeesAnOrderEndsTheWaitForTheCommand(t *testing.T) {
 	settings := withDelay
 	settings.ExitGrace = time.Minute
