@@ -146,6 +146,7 @@ func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) 
 		decision = Decision{Box: BoxNothing}
 	}
 	run.CleanupDueAt = decision.Due
+	run.needsAftercare(now)
 	won, err := e.write(ctx, tx, run)
 	if err != nil || !won {
 		return Finished{Run: run}, err
@@ -206,7 +207,7 @@ func (o Outcome) apply(r *Run, now time.Time) {
 // write is the one statement that ends a run: its row count names the winner (S1-010).
 func (e end) write(ctx context.Context, tx bun.IDB, r *Run) (won bool, err error) {
 	q := tx.NewUpdate().Model(r).
-		Column("status", "completed_at", "error_detail", "status_detail", "conversation_id", "cost", "run_metadata", "sandbox_cleanup_due_at").
+		Column("status", "completed_at", "error_detail", "status_detail", "conversation_id", "cost", "run_metadata", "sandbox_cleanup_due_at", "aftercare_at").
 		WherePK().
 		Where("status IN (?)", bun.List(e.outcome.From))
 	if e.reconcile {

@@ -77,6 +77,8 @@ type Run struct {
 
 	// CleanupDueAt is sandbox_cleanup_due_at: when the janitor deletes the run's box. NULL: never stamped, or cleared (S1-006).
 	CleanupDueAt *time.Time `bun:"sandbox_cleanup_due_at"`
+	// AftercareAt is when an ended run without a box is looked after next; NULL: nothing is left to do.
+	AftercareAt *time.Time `bun:"aftercare_at"`
 
 	// ProviderID is the first provider id of the newest box (the contract's sandbox_id); filled by the readers below.
 	ProviderID *string `bun:"provider_id,scanonly"`

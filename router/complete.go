@@ -58,7 +58,7 @@ func (s *server) ended(w http.ResponseWriter, r *http.Request, done models.Finis
 	if err := s.Store.AfterEnd(context.WithoutCancel(r.Context()), done); err != nil {
 		s.log.ErrorContext(r.Context(), "the end of a run was not followed up", "run", done.Run.ID, "error", err)
 	}
-	if done.Decision.Box != models.BoxNothing {
+	if done.Decision.Box != models.BoxNothing || done.Run.AftercareAt != nil {
 		nudge(s.Nudge.Settle)
 	}
 	if done.Decision.Due != nil {

@@ -119,7 +119,8 @@ func nextKnown(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepWait, At: at} // without a look: that may count as activity
 	}
 	if mustLook(b, f) {
-		if b.Desired == models.WantRunning && tried(b, markSuspendSent) && b.ObservedAt.Before(b.OrderedAt) {
+		older := b.ObservedAt == nil || b.ObservedAt.Before(b.OrderedAt)
+		if older && b.Desired == models.WantRunning && tried(b, markSuspendSent) {
 			return Next{Step: StepAwait}
 		}
 		return Next{Step: StepInspect}

@@ -80,7 +80,7 @@ func (w *work) quiesce(ctx context.Context) (models.Event, error) {
 	}
 	grace := w.Settings.ExitGrace
 	event := models.Event{}
-	if stops(w.claim.Run) {
+	if Stops(w.claim.Run) {
 		out, err := w.agent().LastOutput(ctx, id)
 		if err != nil {
 			return event, err

@@ -52,6 +52,25 @@ type Watchdog struct {
 	StaleNudge   loop.Nudge // woken when a command was started
 	JanitorNudge loop.Nudge // woken when a stamp was written or moved
 	SettleNudges map[models.Place]loop.Nudge
+
+	AftercareNudge loop.Nudge // woken when a run of local mode has ended
+
+	// Swept is told of each pass that looked for what to remove; nil: nobody.
+	Swept func(Sweep)
+}
+
+// Sweep is one such pass.
+type Sweep struct {
+	Kind    string // due, orphan, events
+	Took    time.Duration
+	Removed int // records that it removed itself; boxes are the settler's
+}
+
+// swept tells of a pass that began at began.
+func (w *Watchdog) swept(kind string, began time.Time, removed int) {
+	if w.Swept != nil {
+		w.Swept(Sweep{Kind: kind, Took: w.Store.Now().Sub(began), Removed: removed})
+	}
 }
 
 // Loops returns the duties of this process. In local mode there are no boxes: nothing is swept, settled or looked for
@@ -59,7 +78,7 @@ type Watchdog struct {
 func (w *Watchdog) Loops() []loop.Loop {
 	loops := []loop.Loop{w.Stale(), w.Purge()}
 	if w.Local != nil {
-		return loops
+		return append(loops, w.Aftercare(), w.Workspaces())
 	}
 	loops = append(loops, w.Janitor(), w.Unserved())
 	for _, p := range w.places() {
@@ -83,4 +102,5 @@ func (w *Watchdog) settleSoon() {
 	for _, n := range w.SettleNudges {
 		n.Wake()
 	}
+	w.AftercareNudge.Wake()
 }

@@ -53,15 +53,16 @@ type App struct {
 
 // nudges wake the duties.
 type nudges struct {
-	schedule, dispatch, stale, janitor loop.Nudge
-	settle                             map[models.Place]loop.Nudge
+	schedule, dispatch, stale, janitor, aftercare loop.Nudge
+	settle                                        map[models.Place]loop.Nudge
 }
 
 // wake wakes the settler's workers of a place.
 func (n nudges) wake(p models.Place) { n.settle[p].Wake() }
 
-// wakeAll wakes the settler everywhere.
+// wakeAll wakes the settler everywhere, and what stands in for it in local mode.
 func (n nudges) wakeAll() {
+	n.aftercare.Wake()
 	for _, nudge := range n.settle {
 		nudge.Wake()
 	}

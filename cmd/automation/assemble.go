@@ -46,7 +46,7 @@ func chooseBackend(cfg config.Config, environ map[string]string, live []string) 
 // assemble joins the parts: what settles boxes, what lets requests into them, the duties and the server.
 func (a *App) assemble(context.Context) error {
 	a.nudges = nudges{
-		schedule: loop.NewNudge(), dispatch: loop.NewNudge(), stale: loop.NewNudge(), janitor: loop.NewNudge(),
+		schedule: loop.NewNudge(), dispatch: loop.NewNudge(), stale: loop.NewNudge(), janitor: loop.NewNudge(), aftercare: loop.NewNudge(),
 		settle: map[models.Place]loop.Nudge{},
 	}
 	for _, p := range a.places() {
@@ -85,6 +85,7 @@ func (a *App) loops() []loop.Loop {
 		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{},
 		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.log,
 		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle,
+		AftercareNudge: a.nudges.aftercare,
 	}
 	if local := a.config.Sandbox; a.choice.Local {
 		dispatch.Local = scheduler.LocalMode{
