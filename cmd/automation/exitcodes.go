@@ -8,6 +8,7 @@ import (
 
 	"automation/config"
 	"automation/migrations"
+	"automation/sandbox/backend"
 )
 
 // Exit codes of every command.
@@ -56,7 +57,7 @@ func codeOf(err error) int {
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.As(err, &problems):
+	case errors.As(err, &problems), errors.Is(err, backend.ErrSettings):
 		return exitConfiguration
 	case errors.As(err, &refused):
 		return codeOfStatus(refused.status)

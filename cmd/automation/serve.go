@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
@@ -34,10 +36,24 @@ func newServe(io Streams) *cobra.Command {
 	return c
 }
 
+// checkBackends reads the variables of the backends that would be served, so that what is wrong with them is told together with
+// the rest and before anything is opened. A name that no backend has is a problem of the configuration itself.
+func checkBackends(environ []string) error {
+	vars := config.Environment(environ)
+	if vars["AUTOMATION_AGENT_SERVER_URL"] != "" {
+		return nil // local mode has none
+	}
+	err := backend.Check(processBackend, vars)
+	if chosen := vars["AUTOMATION_SANDBOX_BACKEND"]; chosen != processBackend && slices.Contains(backend.Names(), chosen) {
+		err = errors.Join(err, backend.Check(chosen, vars))
+	}
+	return err
+}
+
 // serve runs the service until ctx ends.
 func (io Streams) serve(ctx context.Context, roles []role) error {
 	cfg, err := config.Load(io.Env)
-	if err != nil {
+	if err = errors.Join(err, checkBackends(io.Env)); err != nil {
 		return err
 	}
 	log := newLog(cfg.Log, io.Err)

@@ -18,6 +18,9 @@ import (
 	"automation/sandbox"
 )
 
+// ErrSettings means that the environment names a backend that cannot be opened, or variables of one that cannot be used.
+var ErrSettings = errors.New("settings of backend")
+
 // Deps is what the service gives every backend.
 type Deps struct {
 	DataDir    string           // AUTOMATION_DATA_DIR, absolute
@@ -56,14 +59,19 @@ func register[C any](name string, static sandbox.Capabilities, open func(Deps, C
 	parse := func(environ map[string]string) (c C, err error) {
 		for _, key := range filled {
 			if value, set := environ[key]; set && strings.TrimSpace(value) == "" {
-				return c, fmt.Errorf("backend %s: %s is set but empty", name, key)
+				return c, fmt.Errorf("%w %s: %s is set but empty", ErrSettings, name, key)
 			}
 		}
 		if environ == nil { // the library reads the process's own environment then
 			environ = map[string]string{}
 		}
 		if c, err = env.ParseAsWithOptions[C](env.Options{Environment: environ}); err != nil {
-			return c, fmt.Errorf("backend %s: %w", name, byVariable[C](err))
+			return c, fmt.Errorf("%w %s: %w", ErrSettings, name, byVariable[C](err))
+		}
+		if checked, can := any(c).(interface{ Check() error }); can { // a provider's settings may bound each other
+			if err := checked.Check(); err != nil {
+				return c, fmt.Errorf("%w %s: %w", ErrSettings, name, err)
+			}
 		}
 		return c, nil
 	}
@@ -138,14 +146,14 @@ func Variables(but ...string) []string {
 }
 
 // Check reads a backend's variables without opening it, which may make folders. Its errors are those of New for a name that
-// cannot be opened and for variables that cannot be read.
+// cannot be opened and for variables that cannot be read or used.
 func Check(name string, environ map[string]string) error {
 	e, known := table[name]
 	switch {
 	case !known:
-		return fmt.Errorf("unknown sandbox backend %q: one of %s", name, strings.Join(Available(), ", "))
+		return fmt.Errorf("%w: unknown sandbox backend %q: one of %s", ErrSettings, name, strings.Join(Available(), ", "))
 	case e.open == nil:
-		return fmt.Errorf("sandbox backend %q is not in this build: one of %s", name, strings.Join(Available(), ", "))
+		return fmt.Errorf("%w: sandbox backend %q is not in this build: one of %s", ErrSettings, name, strings.Join(Available(), ", "))
 	}
 	return e.check(environ)
 }

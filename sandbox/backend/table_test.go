@@ -78,7 +78,7 @@ func TestABackendReadsItsOwnVariablesFromTheGivenEnvironmentOnly(t *testing.T) {
 	}
 	for _, number := range []string{"1.5", "x", "99999999999999999999"} {
 		_, err = New("process", deps, map[string]string{"AUTOMATION_PROCESS_MAX_PROCESSES": number})
-		require.EqualError(t, err, "backend process: AUTOMATION_PROCESS_MAX_PROCESSES: not a valid int64")
+		require.EqualError(t, err, "settings of backend process: AUTOMATION_PROCESS_MAX_PROCESSES: not a valid int64")
 	}
 	require.Subset(t, Variables(), []string{
 		"AUTOMATION_PROCESS_ENV", "AUTOMATION_PROCESS_HOLD", "AUTOMATION_PROCESS_MAX_MEMORY_BYTES", "AUTOMATION_PROCESS_MAX_PROCESSES",

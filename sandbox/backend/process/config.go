@@ -41,7 +41,8 @@ type Options struct {
 	Now        func() time.Time // the clock that activity is told in; nil: the host's
 }
 
-func (c Config) check() error {
+// Check tells values that can be read but not used. Its error names the variable.
+func (c Config) Check() error {
 	if c.Hold != HoldAuto && c.Hold != HoldCgroup && c.Hold != HoldSupervisor {
 		return fmt.Errorf("AUTOMATION_PROCESS_HOLD=%q: one of %s, %s, %s", c.Hold, HoldAuto, HoldCgroup, HoldSupervisor)
 	}

@@ -52,7 +52,7 @@ func New(c Config, o Options) (*Backend, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	if !filepath.IsAbs(o.DataDir) || !filepath.IsAbs(o.Executable) {
