@@ -157,7 +157,7 @@ func TestS0_015_S0_017_S0_149_DroppedIdeasDoNotAppear(t *testing.T) {
 func TestC_003_TheTopLevelHoldsWhatTheCardNamesAndWhatHasAReason(t *testing.T) {
 	card := []string{"cmd", "router", "watchdog", "sandbox", "models", "migrations", "config", "tests", "go.mod", "go.sum", "AGENTS.md"}
 	// Each with its reason in AGENTS.md, or a file that tools and people expect.
-	more := []string{"scheduler", "loop", "agentserver", "blob", "docs", "README.md", "LICENSE", "Makefile", ".golangci.yml", ".gitignore", ".ci"}
+	more := []string{"scheduler", "loop", "agentserver", "blob", "docs", "README.md", "LICENSE", "Makefile", ".golangci.yml", ".gitignore", ".ci", "Dockerfile", ".dockerignore"}
 	generated := []string{".git", "bin", "dist", ".cache"}
 	entries, err := os.ReadDir(root)
 	require.NoError(t, err)

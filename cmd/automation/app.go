@@ -48,7 +48,7 @@ type App struct {
 	duties     *loop.Runner
 	server     *http.Server
 	skew       atomic.Int64 // of the host's clock against the database's, as a time.Duration
-	stopping   atomic.Bool
+	leaving    *departure
 }
 
 // nudges wake the duties.
@@ -73,7 +73,7 @@ func newApp(ctx context.Context, cfg config.Config, environ []string, log *slog.
 	if len(roles) == 0 {
 		roles = allRoles
 	}
-	a := &App{config: cfg, roles: roles, environ: config.Environment(environ), log: log}
+	a := &App{config: cfg, roles: roles, leaving: newDeparture(), environ: config.Environment(environ), log: log}
 	for _, step := range []func(context.Context) error{
 		a.makeDataDir, a.listen, a.openDatabase, a.login, a.openBackends, a.openBlobs, a.assemble,
 	} {
@@ -332,10 +332,10 @@ func (a *App) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case failed = <-served:
 	}
-	a.stopping.Store(true)
 	a.log.Info("stopping")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
 	defer cancel()
+	a.leaving.begin(stopping)
 	shut := a.server.Shutdown(stopping)
 	if errors.Is(shut, context.DeadlineExceeded) {
 		shut = a.server.Close()

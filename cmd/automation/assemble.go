@@ -136,7 +136,7 @@ func (a *App) clock() loop.Loop {
 // unready names what keeps the service from serving; empty: nothing.
 func (a *App) unready(ctx context.Context) []string {
 	var why []string
-	if a.stopping.Load() {
+	if a.leaving.ask() {
 		why = append(why, "stopping")
 	}
 	if err := a.store.Ping(ctx); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -135,10 +136,10 @@ func (d *doctor) processBoxes() {
 		return
 	}
 	held := "cgroups where the service may make them, else supervisors, hold their processes"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+	if mounts, err := os.ReadFile("/proc/self/mounts"); err != nil || !bytes.Contains(mounts, []byte(" cgroup2 ")) {
 		held = "supervisors hold their processes, for cgroup v2 is not mounted"
 		if d.environ["AUTOMATION_PROCESS_HOLD"] == "cgroup" {
-			d.fail(name, "cgroup v2 is not mounted at /sys/fs/cgroup", "mount it, or unset AUTOMATION_PROCESS_HOLD")
+			d.fail(name, "cgroup v2 is not mounted", "mount it, or unset AUTOMATION_PROCESS_HOLD")
 			return
 		}
 	}
