@@ -203,3 +203,16 @@ func (s *Stub) Uploaded(sandbox, path string) []byte {
 	}
 	return nil
 }
+
+// Commands returns the commands of a box, oldest first.
+func (s *Stub) Commands(sandbox string) []Command {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Command
+	if b := s.box(sandbox); b != nil {
+		for _, c := range b.commands {
+			all = append(all, *c)
+		}
+	}
+	return all
+}

@@ -115,9 +115,6 @@ func (s *Stub) sandboxes(w http.ResponseWriter, r *http.Request, op, id, user st
 		}
 		answerJSON(w, http.StatusOK, map[string]any{"items": items, "next_page_id": nil})
 	case "pause":
-		if b := s.box(id); b != nil && b.Owner == user {
-			b.PauseCalls++
-		}
 		s.answerChange(w, b, "PAUSED")
 	case "resume":
 		s.answerChange(w, b, "RUNNING")
@@ -125,9 +122,6 @@ func (s *Stub) sandboxes(w http.ResponseWriter, r *http.Request, op, id, user st
 		if r.URL.Query().Get("sandbox_id") != id { // the handler wants the id in path and query
 			answerJSON(w, http.StatusUnprocessableEntity, detail("sandbox_id is missing"))
 			return
-		}
-		if b := s.box(id); b != nil && b.Owner == user {
-			b.DeleteCalls++
 		}
 		if b != nil {
 			b.DeletedAt = time.Now()
@@ -151,11 +145,12 @@ func (s *Stub) answerChange(w http.ResponseWriter, b *Sandbox, status string) {
 func (s *Stub) create(w http.ResponseWriter, user string) {
 	id := fmt.Sprintf("sbx-%05d-%08x", len(s.boxes)+1, time.Now().UnixNano()&0xffffffff)
 	b := &Sandbox{ID: id, Owner: user, Status: "STARTING", CreatedAt: time.Now(), starts: s.starting, uploads: map[string][]byte{}}
+	b.Detail = s.detail
 	switch {
-	case s.detail != "":
-		b.Status, b.Detail = "ERROR", s.detail
 	case s.never:
 		b.starts = 1 << 30
+	case s.detail != "":
+		b.Status = "ERROR"
 	}
 	s.boxes = append(s.boxes, b)
 	answerJSON(w, http.StatusOK, map[string]string{"id": id})

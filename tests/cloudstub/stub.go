@@ -55,6 +55,7 @@ type Call struct {
 	Op, Method, URL, Auth, Body string
 	Sandbox                     string
 	Status                      int // 0: no answer
+	At                          time.Time
 }
 
 // Fault is what a call answers instead of doing its work. Done says that the work is done first, and only the answer is lost.
@@ -108,8 +109,8 @@ type Stub struct {
 	always   map[string]Fault
 	left     map[string]bool // users who left
 	starting int
-	detail   string // new sandboxes are in ERROR with this detail
-	never    bool   // new sandboxes never leave STARTING
+	detail   string // of new sandboxes, which are in ERROR
+	never    bool   // new sandboxes never leave STARTING, whatever their detail
 	curl     Command
 }
 
@@ -120,7 +121,7 @@ func New(tb testing.TB) *Stub {
 		stop: make(chan struct{}), change: make(chan struct{}), keys: map[string]string{}, faults: map[string][]Fault{},
 		always: map[string]Fault{}, left: map[string]bool{},
 	}
-	s.local = &Sandbox{ID: "local", Status: "RUNNING", Key: "local-agent-key", uploads: map[string][]byte{}}
+	s.local = &Sandbox{ID: "local", Status: "RUNNING", Key: "agent-secret", uploads: map[string][]byte{}}
 	s.server = httptest.NewServer(http.HandlerFunc(s.serve))
 	s.URL = s.server.URL
 	tb.Cleanup(func() {
@@ -310,7 +311,7 @@ func (s *Stub) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	op, id := s.name(r)
-	call := Call{Op: op, Method: r.Method, URL: r.URL.RequestURI(), Auth: authOf(r), Sandbox: id}
+	call := Call{At: time.Now(), Op: op, Method: r.Method, URL: r.URL.RequestURI(), Auth: authOf(r), Sandbox: id}
 	if op != "upload" {
 		call.Body = string(body)
 	}
@@ -330,6 +331,11 @@ func (s *Stub) serve(w http.ResponseWriter, r *http.Request) {
 		call.Status = max(fault.Status, http.StatusOK)
 	}
 	s.locked(func() {
+		if b := s.box(id); b != nil && op == "pause" {
+			b.PauseCalls++
+		} else if b != nil && op == "delete" {
+			b.DeleteCalls++
+		}
 		s.calls = append(s.calls, call)
 		close(s.change)
 		s.change = make(chan struct{})

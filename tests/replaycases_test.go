@@ -1,0 +1,183 @@
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"automation/tests/cloudstub"
+)
+
+// difference is where we do something else than was recorded, and why; the reasons are in docs/API.md too.
+type difference struct {
+	skip    bool // not played: why
+	status  int  // our status; the body is not compared then
+	loose   bool // the body is not compared
+	run     func(object) error
+	without []string // calls that are not compared
+	why     string
+}
+
+// ends is a run that ends in a status, with a text that starts alike and a kind.
+func ends(status, text, kind string) func(object) error {
+	return func(run object) error {
+		if run.text("status") != status || !strings.HasPrefix(run.text("error_detail"), text) || run.text("status_detail", "kind") != kind {
+			return fmt.Errorf("want %s %q %s: %v", status, text, kind, run)
+		}
+		return nil
+	}
+}
+
+const (
+	httpxWords = "the words are those of another HTTP client"
+	lessMints  = "a key is minted once per user, so that its end does not depend on the service key"
+	addedCalls = "a deletion that failed is repeated until the box is gone"
+)
+
+var differences = map[string]map[int]difference{
+	"auth":            {12: {skip: true, why: "the recorded list of logins alone; the login's calls are compared in its own tests"}},
+	"local-mode":      {2: {skip: true, why: "telemetry comes later"}, 3: {skip: true, why: "telemetry comes later"}},
+	"provision-retry": {3: {without: []string{"delete"}, why: "boxes of the recording that no answer names"}},
+	"cleanup-delay-delete-fails": {
+		5: {skip: true, why: addedCalls},
+		6: {skip: true, why: addedCalls},
+	},
+	"cleanup-delay-watchdog": {
+		11: {skip: true, why: "a box that the provider does not show is not paused"},
+		12: {skip: true, why: "the same, and two runs' boxes in any order"},
+	},
+	"cleanup-delay-pause-fails": {5: {without: []string{"delete"}, why: "the sweep's delete is compared with the box"}},
+	"watchdog-agent-error":      {3: {run: ends("FAILED", "Timed out: ", "timeout"), why: httpxWords}},
+	"watchdog-key-refused":      {3: {run: ends("FAILED", "Timed out: verification failed: ", "unknown"), why: httpxWords}, 4: {skip: true, why: "the box is decided, and deleted"}},
+	"watchdog-mint-fails": {
+		3: {run: ends("FAILED", "Timed out: ", "timeout"), why: "a mint that fails may pass: the run is verified again up to its hard cap, and its box is decided"},
+		4: {skip: true, why: "the same"},
+	},
+	"watchdog-sandbox-gone": {4: {without: []string{"delete"}, why: "a box that is not shown is deleted once more all the same"}},
+	"dispatch-failures": {
+		4: {run: ends("FAILED", "Failed to get execution context", "unknown"), why: httpxWords},
+		5: {skip: true, why: lessMints},
+		6: {skip: true, why: lessMints},
+		8: {run: ends("FAILED", "Failed to download tarball (exit=-1): ", "execution_error"), why: httpxWords},
+		10: {run: func(run object) error {
+			return ends("FAILED", "Failed to upload the environment file", "execution_error")(run)
+		}, why: "a failed upload fails the run"},
+		11: {skip: true, why: "the same"},
+	},
+}
+
+// box is the newest box of the stub.
+func (p *player) box() string {
+	all := p.stub.Boxes()
+	require.NotEmpty(p.t, all)
+	return all[len(all)-1].ID
+}
+
+func exits(code int, stdout, stderr string) func(*player) {
+	return func(p *player) { p.stub.Exit(p.box(), code, stdout, stderr) }
+}
+
+func fails(op string, faults ...cloudstub.Fault) func(*player) {
+	return func(p *player) { p.stub.Fail(op, faults...) }
+}
+
+func heal(p *player) { p.stub.Heal() }
+
+// gone waits until nothing is left at the provider.
+func gone(p *player) {
+	p.until("every box is deleted in the end", func() error {
+		if left := p.stub.Alive(); len(left) > 0 {
+			return fmt.Errorf("alive: %v", left)
+		}
+		return nil
+	})
+}
+
+// stages are what happened around the service, by scenario and the step before which it did.
+var stages = map[string]map[int]func(*player){
+	"auth": {11: fails("users_me", cloudstub.Fault{Status: http.StatusInternalServerError})},
+	"run-callback-delay-0": {8: func(p *player) {
+		p.stub.Finish(p.box(), json.RawMessage(`{"message":"done","outcome":"success"}`))
+	}},
+	"cleanup-delay-delete-fails": {3: fails("delete", cloudstub.Fault{Status: 500})},
+	"cleanup-delay-pause-fails":  {3: fails("pause", cloudstub.Fault{Status: 500})},
+	"cleanup-delay-watchdog":     {3: exits(0, "", ""), 9: func(p *player) { p.stub.Vanish(p.box()) }},
+	"watchdog-exit-0":            {3: exits(0, "some output", "some error")},
+	"watchdog-exit-3":            {3: exits(3, "some output", "some error")},
+	"watchdog-exit-minus-1":      {3: exits(-1, "some output", "some error")},
+	"watchdog-keep-alive":        {3: exits(0, "", "")},
+	"watchdog-partial-output":    {3: func(p *player) { p.stub.Prints(p.box(), "so far") }},
+	"watchdog-sandbox-gone":      {3: func(p *player) { p.stub.Vanish(p.box()) }},
+	"watchdog-sandbox-paused":    {3: func(p *player) { p.stub.Set(p.box(), "PAUSED") }},
+	"watchdog-agent-error":       {3: func(p *player) { p.stub.FailAlways("bash_search", cloudstub.Fault{Status: 404}) }},
+	"watchdog-transient": {
+		3: func(p *player) { p.stub.FailAlways("get", cloudstub.Fault{Status: 503}) },
+		5: func(p *player) { heal(p); exits(0, "", "")(p) },
+	},
+	"watchdog-key-refused": {3: func(p *player) { p.stub.FailAlways("get", cloudstub.Fault{Status: 401}) }},
+	"watchdog-mint-fails": {3: func(p *player) {
+		p.stub.Revoke(cloudstub.Alice)
+		p.stub.FailAlways("mint", cloudstub.Fault{Status: 500})
+	}},
+	"provision-gives-up": {1: func(p *player) { p.stub.Broken("image_pull_error: ErrImagePull registry.corp/x") }},
+	"provision-never-ready": {1: func(p *player) {
+		p.stub.NeverReady(true)
+		p.stub.Broken("ImagePullBackOff registry.corp/x")
+	}},
+	"provision-retry": {
+		1: func(p *player) { p.stub.Broken("image_pull_error") },
+		2: func(p *player) {
+			require.True(p.t, p.stub.Wait(patience, func() bool { return len(p.stub.Calls("create")) > 0 }))
+			p.stub.Broken("")
+		},
+	},
+	"quota": {
+		1: fails("create", cloudstub.Fault{Status: 429, Body: `{"detail":{"error":"CONCURRENCY_LIMIT_REACHED","message":"x"}}`}),
+		3: fails("create", cloudstub.Fault{Status: 429, Body: `{"detail":{"error":"DAILY_SANDBOX_LIMIT_REACHED","message":"x"}}`}),
+		5: func(p *player) { p.stub.FailAlways("create", cloudstub.Fault{Status: 429}) },
+	},
+	"dispatch-failures": {
+		1: fails("create", cloudstub.Fault{Status: 500}),
+		3: fails("create", cloudstub.Fault{Status: 403}, cloudstub.Fault{Status: 403}),
+		7: fails("bash_start", cloudstub.Fault{Status: 500}),
+		9: fails("upload", cloudstub.Fault{Status: 500}),
+	},
+	"tarball-missing": {
+		1: func(p *player) { p.stub.Curl(22, "curl: (22) The requested URL returned error: 404") },
+		5: func(p *player) { p.stub.Curl(22, "curl: (22) The requested URL returned error: 503") },
+	},
+}
+
+var errNotYet = errors.New("not yet")
+
+// endings are what must be true after a scenario.
+var endings = map[string]func(*player){
+	"run-callback-delay-0": func(p *player) {
+		p.until("the finish response is stored", func() error {
+			run := p.look(p.run.text("id"))
+			if run.text("run_metadata", "finish_tool_response", "outcome") != "success" {
+				return fmt.Errorf("%w: %v", errNotYet, run.get("run_metadata"))
+			}
+			return nil
+		})
+	},
+	"cleanup-delay-delete-fails": gone,
+	"cleanup-delay-pause-fails":  gone,
+	"cleanup-delay-watchdog":     gone,
+	"watchdog-key-refused":       gone,
+	"watchdog-mint-fails":        func(p *player) { heal(p); gone(p) },
+	"watchdog-agent-error":       gone,
+	"watchdog-still-running":     gone,
+	"watchdog-transient":         gone,
+	"provision-gives-up":         gone,
+	"provision-never-ready":      gone,
+	"dispatch-failures":          gone,
+	"tarball-missing":            gone,
+	"quota": func(p *player) {
+		require.Len(p.t, p.stub.Calls("create"), 7, "two quotas, and five tries against a plain 429")
+	},
+}

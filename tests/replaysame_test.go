@@ -1,0 +1,76 @@
+package tests
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// same compares an answer with the recorded one: all of it, but that times only have to be times, written alike, that names
+// only have to be the same each time, that inputs and contexts of problems are ours, and that we may add fields.
+func (p *player) same(at string, want, got any) error {
+	switch w := want.(type) {
+	case map[string]any:
+		return p.sameObject(at, w, got)
+	case []any:
+		g, isList := got.([]any)
+		if !isList || len(g) != len(w) {
+			return fmt.Errorf("%s has other entries", at)
+		}
+		for i := range w {
+			if err := p.same(fmt.Sprintf("%s[%d]", at, i), w[i], g[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	case string:
+		return p.sameText(at, w, got)
+	}
+	if !reflect.DeepEqual(want, got) {
+		return fmt.Errorf("%s is %v, not %v", at, got, want)
+	}
+	return nil
+}
+
+func (p *player) sameObject(at string, want map[string]any, got any) error {
+	g, isObject := got.(map[string]any)
+	if !isObject {
+		return fmt.Errorf("%s is no object", at)
+	}
+	_, isProblem := want["msg"]
+	for k, v := range want {
+		if isProblem && (k == "input" || k == "ctx") || k == "run_metadata" {
+			continue // the finish response is read after the answer
+		}
+		if _, there := g[k]; !there {
+			return fmt.Errorf("%s.%s is missing", at, k)
+		}
+		if err := p.same(at+"."+k, v, g[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *player) sameText(at, want string, got any) error {
+	g, isString := got.(string)
+	if !isString {
+		return fmt.Errorf("%s is %v, not %q", at, got, want)
+	}
+	if m := aTime.FindStringSubmatch(want); m != nil {
+		ours := aTime.FindStringSubmatch(g)
+		if ours == nil || ours[2] != m[2] {
+			return fmt.Errorf("%s is %q, not written as %q", at, g, want)
+		}
+		return nil
+	}
+	here := anID.FindAllString(g, -1)
+	for i, id := range anID.FindAllString(want, -1) {
+		if known := p.ids[id]; known == "" && i < len(here) {
+			p.ids[id] = here[i]
+		}
+	}
+	if p.ours(want) != g {
+		return fmt.Errorf("%s is %q, not %q", at, g, want)
+	}
+	return nil
+}
