@@ -20,6 +20,11 @@ const (
 	// differ by a hair); it doubles up to mostIdle.
 	firstIdle = 10 * time.Millisecond
 	mostIdle  = time.Second
+	// failingFrom failures in a row make a Problem, for one alone happens.
+	failingFrom = 3
+	// stalledAfter intervals without a success do too, but not less than stalledLeast.
+	stalledAfter = 5
+	stalledLeast = 2 * time.Minute
 )
 
 // Runner runs loops and knows how they are.
@@ -44,6 +49,8 @@ type Status struct {
 	FailuresInRow int64     // since the last success
 	Done          int64     // what passes did, summed
 	Running       int       // passes at this moment
+	Busy          bool      // every worker is in a pass that bounds itself
+	Began         time.Time // when the loop began to run; zero: it has not
 	LastSuccess   time.Time // zero: none yet
 	LastError     string    // of the last failed pass; "" after a success
 }
@@ -74,6 +81,7 @@ func Run(ctx context.Context, log *slog.Logger, loops ...Loop) error {
 func (r *Runner) Run(ctx context.Context) {
 	var workers sync.WaitGroup
 	for _, t := range r.loops {
+		t.count(func(s *Status) { s.Began = time.Now() })
 		for range max(t.Workers, 1) {
 			workers.Go(func() { t.work(ctx, r.log.With("loop", t.Name)) })
 		}
@@ -87,6 +95,7 @@ func (r *Runner) Status() []Status {
 	for i, t := range r.loops {
 		t.mu.Lock()
 		all[i] = t.status
+		all[i].Busy = t.Timeout == Unbounded && t.status.Running >= max(t.Workers, 1)
 		t.mu.Unlock()
 	}
 	return all
@@ -203,4 +212,23 @@ func sleep(ctx context.Context, d time.Duration, wake Nudge) bool {
 	case <-wake:
 	}
 	return true
+}
+
+// Problem says in a word or two what is wrong with a loop at now, or "" for nothing: it fails again and again, or no pass has
+// succeeded for five of its intervals and two minutes. One all of whose workers are in passes that bound themselves is busy,
+// not stalled.
+func (s Status) Problem(now time.Time) string {
+	last := s.LastSuccess
+	if last.IsZero() {
+		last = s.Began
+	}
+	switch {
+	case last.IsZero():
+		return "not begun"
+	case s.FailuresInRow >= failingFrom:
+		return "failing"
+	case !s.Busy && now.Sub(last) > max(stalledAfter*s.Every, stalledLeast):
+		return "stalled"
+	}
+	return ""
 }

@@ -203,7 +203,7 @@ func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...fu
 			return sandbox.Capabilities{Suspend: sandbox.SuspendMemory, SuspendedCost: "0.05 $/GB a month"}
 		},
 		ValidateSchedule: validateSchedule, NextFire: nextFire,
-		Ready:   func(context.Context) []string { return nil },
+		Ready:   func(context.Context) []router.Check { return nil },
 		Version: "1.26.0", SDKVersion: "1.58.1", Transport: transport,
 		Log: slog.New(slog.NewJSONHandler(&locked{w: w.logs}, nil)),
 	}

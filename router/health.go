@@ -10,9 +10,10 @@ type (
 	healthObject struct {
 		Status string `json:"status"`
 	}
-	unreadyObject struct {
-		Status string `json:"status"`
-		Error  string `json:"error"`
+	readyObject struct {
+		Status string  `json:"status"`
+		Error  string  `json:"error,omitempty"`  // the problems
+		Checks []Check `json:"checks,omitempty"` // with ?verbose
 	}
 	sdkVersionObject struct {
 		Version string `json:"version"`
@@ -22,6 +23,12 @@ type (
 		SDKVersion     string `json:"sdk_version"`
 	}
 )
+
+// Check is one thing that readiness depends on.
+type Check struct {
+	Name    string `json:"name"`
+	Problem string `json:"problem"` // what is wrong, without details that an outsider should not read; "": nothing
+}
 
 func (s *server) health(w http.ResponseWriter, _ *http.Request, _ Caller) error {
 	return ok(w, healthObject{"ok"})
@@ -37,15 +44,32 @@ func (s *server) serverInfo(w http.ResponseWriter, _ *http.Request, _ Caller) er
 
 // ready tells whether the service can work now, and if not, what fails.
 func (s *server) ready(w http.ResponseWriter, r *http.Request, _ Caller) error {
-	var failing []string
+	answer, failing := readyObject{Status: "ready"}, []string{}
 	if s.Ready != nil {
-		failing = s.Ready(r.Context())
+		for _, c := range s.Ready(r.Context()) {
+			if answer.Checks = append(answer.Checks, c); c.Problem != "" {
+				failing = append(failing, c.Problem)
+			}
+		}
 	}
-	if len(failing) > 0 {
-		notReady(w, unreadyObject{"not_ready", strings.Join(failing, "; ")})
-		return nil
+	if !r.URL.Query().Has("verbose") {
+		answer.Checks = nil
 	}
-	return ok(w, healthObject{"ready"})
+	if len(failing) == 0 {
+		return ok(w, answer)
+	}
+	answer.Status, answer.Error = "not_ready", strings.Join(failing, "; ")
+	notReady(w, answer)
+	return nil
+}
+
+// metrics answers a scrape that comes in by the main listener.
+func (s *server) metrics(w http.ResponseWriter, r *http.Request, _ Caller) error {
+	if s.Metrics == nil {
+		return notFound("There are no metrics here")
+	}
+	s.Metrics.ServeHTTP(w, r)
+	return nil
 }
 
 func isProbe(path string) bool {

@@ -220,16 +220,19 @@ func TestUnknownRoutesAndMethods(t *testing.T) {
 }
 
 func TestReadiness(t *testing.T) {
-	failing := []string{}
+	var failing []router.Check
 	once(t, func(t *testing.T, w *world) {
 		failing = nil
 		for _, path := range []string{"/ready", base + "/ready"} {
 			require.Equal(t, map[string]any{"status": "ready"}, w.call("", "GET", path, nil).is(200))
 		}
-		failing = []string{"database unavailable"}
+		failing = []router.Check{{Name: "database", Problem: "database unavailable"}, {Name: "clock"}}
 		require.Equal(t, map[string]any{"status": "not_ready", "error": "database unavailable"}, w.call("", "GET", "/ready", nil).is(503))
+		require.Equal(t, []any{
+			map[string]any{"name": "database", "problem": "database unavailable"}, map[string]any{"name": "clock", "problem": ""},
+		}, w.call("", "GET", "/ready?verbose", nil).is(503)["checks"])
 		require.Equal(t, map[string]any{"status": "ok"}, w.call("", "GET", "/health", nil).is(200))
-	}, func(d *router.Deps) { d.Ready = func(context.Context) []string { return failing } })
+	}, func(d *router.Deps) { d.Ready = func(context.Context) []router.Check { return failing } })
 }
 
 func TestTheBasePathComesFromTheConfiguration(t *testing.T) {

@@ -15,15 +15,18 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 )
 
 type contextKey struct{}
 
-// requestID names a request in its answer and in every line logged for it.
-func requestID(r *http.Request) string {
-	id, _ := r.Context().Value(contextKey{}).(string)
+// RequestID names the request that ctx belongs to, in its answer and in every line logged for it; "" where it is none.
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(contextKey{}).(string)
 	return id
 }
+
+func requestID(r *http.Request) string { return RequestID(r.Context()) }
 
 var plainID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
@@ -66,7 +69,7 @@ func (s *server) record(next http.Handler) http.Handler {
 			id = uuid.Must(uuid.NewV7()).String()
 		}
 		w.Header().Set("X-Request-Id", id)
-		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, id))
+		r, span := traced(r.WithContext(context.WithValue(r.Context(), contextKey{}, id)))
 		s.limitBody(w, r)
 		rec, began := &recorder{ResponseWriter: w}, time.Now()
 		defer func() {
@@ -78,7 +81,7 @@ func (s *server) record(next http.Handler) http.Handler {
 					internalError(rec)
 				}
 			}
-			s.logAccess(r, rec, id, time.Since(began))
+			s.answered(r, rec, span, time.Since(began))
 			if cut || broken != nil && begun {
 				panic(http.ErrAbortHandler) // the connection is cut, so that nobody takes the answer for whole
 			}
@@ -92,13 +95,17 @@ func isAbort(broken any) bool {
 	return isError && errors.Is(err, http.ErrAbortHandler)
 }
 
-func (s *server) logAccess(r *http.Request, rec *recorder, id string, took time.Duration) {
+// answered ends the span of a request, counts it, and logs it; probes are not logged.
+func (s *server) answered(r *http.Request, rec *recorder, span trace.Span, took time.Duration) {
 	route := chi.RouteContext(r.Context()).RoutePattern()
-	if isProbe(r.URL.Path) {
-		return
+	if s.Observe != nil {
+		s.Observe(r.Context(), route, r.Method, rec.status, took)
 	}
-	s.log.InfoContext(r.Context(), "request", "request_id", id, "method", r.Method, "route", route,
-		"status_code", rec.status, "bytes", rec.bytes, "duration_ms", took.Milliseconds())
+	if !isProbe(r.URL.Path) {
+		s.log.InfoContext(r.Context(), "request", "request_id", requestID(r), "method", r.Method, "route", route,
+			"status_code", rec.status, "bytes", rec.bytes, "duration_ms", took.Milliseconds())
+	}
+	endSpan(span, r.Method, route, rec.status)
 }
 
 // onlyLoopback holds on a listener that only this machine reaches: a page of another site, whose name was pointed here, must

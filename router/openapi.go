@@ -237,16 +237,16 @@ func (types shapes) of(t reflect.Type) schema {
 	}
 }
 
-// object is the schema of a struct: every field is always written.
+// object is the schema of a struct: every field without omitempty is always written.
 func (types shapes) object(t reflect.Type) schema {
 	properties, required := map[string]any{}, []string{}
 	for _, f := range reflect.VisibleFields(t) {
 		if f.Anonymous {
 			continue // its fields are visited by themselves
 		}
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		properties[name] = types.of(f.Type)
-		if !slices.Contains(required, name) {
+		if options != "omitempty" && !slices.Contains(required, name) {
 			required = append(required, name)
 		}
 	}

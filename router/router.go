@@ -83,8 +83,13 @@ type Deps struct {
 	// NextFire returns the first fire time after after, or false when there is none.
 	NextFire func(schedule, timezone string, after time.Time) (time.Time, bool)
 
-	// Ready reports why the service cannot serve now: the names of what fails; empty: it can.
-	Ready func(context.Context) []string
+	// Ready reports how what the service needs is; with a problem in any of it, it cannot serve now.
+	Ready func(context.Context) []Check
+	// Metrics answers scrapes on GET /metrics, behind the login; nil: not here.
+	Metrics http.Handler
+	// Observe is told of every answer: the route template (or one that no route of the table has), method, status, time; nil:
+	// nobody.
+	Observe func(ctx context.Context, route, method string, status int, took time.Duration)
 	// Version is that of this program, SDKVersion that of the openhands-sdk that boxes should install.
 	Version    string
 	SDKVersion string
@@ -125,7 +130,9 @@ func New(d Deps) http.Handler {
 	root.Use(s.record, s.onlyLoopback, s.cors)
 	root.NotFound(noRoute)
 	root.MethodNotAllowed(noMethod)
-	atRoot := func(line route) bool { return line.access == open || line.path == "/openapi.json" }
+	atRoot := func(line route) bool {
+		return line.access == open || line.path == "/openapi.json" || line.path == "/metrics"
+	}
 	s.mount(root, slices.DeleteFunc(slices.Clone(table), func(line route) bool { return !atRoot(line) }))
 	if base := strings.TrimRight(d.Config.HTTP.BasePath, "/"); base != "" {
 		root.Route(base, func(r chi.Router) { s.mount(r, table) })

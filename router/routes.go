@@ -50,8 +50,10 @@ func (s *server) openRoutes() []route {
 	return []route{
 		{method: "GET", path: "/health", about: "service", name: "health", summary: "Whether the process answers",
 			status: statusOK, answer: healthObject{}, handle: s.health},
-		{method: "GET", path: "/ready", about: "service", name: "ready", summary: "Whether it can work now; 503 names what fails",
-			status: statusOK, answer: healthObject{}, handle: s.ready},
+		{method: "GET", path: "/ready", about: "service", name: "ready", summary: "Whether it can work now; 503 names what fails, and ?verbose lists every check",
+			status: statusOK, answer: readyObject{}, handle: s.ready},
+		{method: "GET", path: "/metrics", about: "service", name: "metrics", summary: "What the service counts, for Prometheus", access: own,
+			status: statusOK, gives: "application/openmetrics-text", handle: s.metrics},
 		{method: "GET", path: "/sdk-version", about: "service", name: "sdkVersion", summary: "The SDK that boxes should install",
 			status: statusOK, answer: sdkVersionObject{}, handle: s.sdkVersion},
 		{method: "GET", path: "/server_info", about: "service", name: "serverInfo", summary: "The versions of service and SDK",

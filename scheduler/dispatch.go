@@ -44,6 +44,8 @@ type Dispatch struct {
 	Nudge  loop.Nudge // woken when a run was created
 	Stale  loop.Nudge // woken when a command was started
 	Settle func()     // woken when boxes were ordered
+	// Started is told of each run whose command is about to start; nil: nobody.
+	Started func(run *models.Run)
 }
 
 // LocalMode says where runs execute that share one agent server and have no box.

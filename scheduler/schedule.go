@@ -27,6 +27,8 @@ type Schedules struct {
 	Nudge    loop.Nudge // woken when an automation changed
 	Dispatch loop.Nudge // woken when runs were created
 	Settle   func()     // woken when boxes were ordered
+	// Fired is told of what was decided about due schedules, and of the runs that came of it; nil: nobody.
+	Fired func(fires []models.Fire, runs []*models.Run)
 }
 
 // Loop returns the duty. It sleeps until the earliest next_run_at.
@@ -57,6 +59,9 @@ func (s *Schedules) pass(ctx context.Context) (int, error) {
 	runs, err := s.Store.FireSchedules(ctx, fires)
 	if err != nil {
 		return 0, fmt.Errorf("fire schedules: %w", err)
+	}
+	if s.Fired != nil {
+		s.Fired(fires, runs)
 	}
 	if len(runs) > 0 {
 		s.Dispatch.Wake()

@@ -62,6 +62,9 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 	if err := d.Store.MarkStarting(ctx, x.Run.ID, boxID, token, timeoutAt, now.Add(firstCheck)); err != nil {
 		return fmt.Errorf("mark run %s as starting: %w", x.Run.ID, err)
 	}
+	if d.Started != nil {
+		d.Started(x.Run)
+	}
 	// An order ends waits, not this: a command that was started must be known.
 	alive, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()

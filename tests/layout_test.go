@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"migrations":          nil,
 	"loop":                nil,
 	"blob":                nil,
+	"metrics":             {"loop", "models", "sandbox"},
 	"models":              nil,
 	"models/modelstest":   {"models", "migrations"},
 	"sandbox":             {"models"},
@@ -157,7 +158,7 @@ func TestS0_015_S0_017_S0_149_DroppedIdeasDoNotAppear(t *testing.T) {
 func TestC_003_TheTopLevelHoldsWhatTheCardNamesAndWhatHasAReason(t *testing.T) {
 	card := []string{"cmd", "router", "watchdog", "sandbox", "models", "migrations", "config", "tests", "go.mod", "go.sum", "AGENTS.md"}
 	// Each with its reason in AGENTS.md, or a file that tools and people expect.
-	more := []string{"scheduler", "loop", "agentserver", "blob", "docs", "README.md", "LICENSE", "Makefile", ".golangci.yml", ".gitignore", ".ci", "Dockerfile", ".dockerignore"}
+	more := []string{"scheduler", "loop", "agentserver", "blob", "metrics", "docs", "README.md", "LICENSE", "Makefile", ".golangci.yml", ".gitignore", ".ci", "Dockerfile", ".dockerignore"}
 	generated := []string{".git", "bin", "dist", ".cache"}
 	entries, err := os.ReadDir(root)
 	require.NoError(t, err)
@@ -175,7 +176,7 @@ func TestC_003_TheTopLevelHoldsWhatTheCardNamesAndWhatHasAReason(t *testing.T) {
 		require.NoError(t, err, "%s of the card is missing", name)
 	}
 	agents := document(t, "AGENTS.md")
-	for _, folder := range []string{"cmd/agentserver", "scheduler", "loop", "agentserver", "blob", "docs"} {
+	for _, folder := range []string{"cmd/agentserver", "scheduler", "loop", "agentserver", "blob", "metrics", "docs"} {
 		require.Contains(t, agents, "`"+folder, "the reason for %s", folder)
 	}
 }
@@ -310,6 +311,7 @@ var startsGoroutines = map[string]string{
 	"agentserver/command/job.go":            "readers of one command; its job waits for them",
 	"agentserver/command/runner.go":         "one command; Runner.Close waits",
 	"agentserver/storage/trash.go":          "emptying of the trash; Close waits",
+	"cmd/automation/metrics.go":             "the listener of scrapes; the function it returns stops it and waits",
 	"cmd/automation/app.go":                 "listener and loops; the same function stops them and waits",
 	"cmd/automation/demo.go":                "the served application; the same function stops it and waits",
 }

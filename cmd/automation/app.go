@@ -18,6 +18,7 @@ import (
 	"automation/blob"
 	"automation/config"
 	"automation/loop"
+	"automation/metrics"
 	"automation/migrations"
 	"automation/models"
 	"automation/router"
@@ -28,27 +29,30 @@ import (
 
 // App is one running service: it builds everything in the order of its needs and stops it in the reverse.
 type App struct {
-	config     config.Config
-	roles      []role
-	environ    map[string]string
-	log        *slog.Logger
-	closers    []func() error // in the order of opening
-	listener   net.Listener
-	store      *models.Store
-	deployment uuid.UUID
-	localKey   config.Secret
-	choice     config.Choice
-	backends   map[string]*sandbox.Decorated
-	contract   func(context.Context, sandbox.Owner) (map[string]string, error) // of the backend of new runs; nil: none
-	location   string
-	blobs      *blob.Folder
-	settler    *sandbox.Settler
-	access     *sandbox.Access
-	nudges     nudges
-	duties     *loop.Runner
-	server     *http.Server
-	skew       atomic.Int64 // of the host's clock against the database's, as a time.Duration
-	leaving    *departure
+	config         config.Config
+	roles          []role
+	environ        map[string]string
+	log            *slog.Logger
+	closers        []func() error // in the order of opening
+	listener       net.Listener
+	store          *models.Store
+	deployment     uuid.UUID
+	localKey       config.Secret
+	choice         config.Choice
+	backends       map[string]*sandbox.Decorated
+	contract       func(context.Context, sandbox.Owner) (map[string]string, error) // of the backend of new runs; nil: none
+	location       string
+	blobs          *blob.Folder
+	settler        *sandbox.Settler
+	access         *sandbox.Access
+	nudges         nudges
+	duties         *loop.Runner
+	server         *http.Server
+	metrics        *metrics.Metrics
+	scrapes        *http.Server // of metrics without a login; nil: none
+	scrapeListener net.Listener
+	skew           atomic.Int64 // of the host's clock against the database's, as a time.Duration
+	leaving        *departure
 }
 
 // nudges wake the duties.
@@ -75,7 +79,7 @@ func newApp(ctx context.Context, cfg config.Config, environ []string, log *slog.
 	}
 	a := &App{config: cfg, roles: roles, leaving: newDeparture(), environ: config.Environment(environ), log: log}
 	for _, step := range []func(context.Context) error{
-		a.makeDataDir, a.listen, a.openDatabase, a.login, a.openBackends, a.openBlobs, a.assemble,
+		a.makeDataDir, a.listen, a.openDatabase, a.login, a.openBackends, a.openBlobs, a.assemble, a.listenMetrics,
 	} {
 		if err := step(ctx); err != nil {
 			return a, errors.Join(err, a.Close())
@@ -144,7 +148,7 @@ func (a *App) openDatabase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.store, err = models.Open(ctx, db.DSN.Reveal(), models.WithKeys(keys...), models.WithPool(db.MaxConnections()), models.WithDisableRules(a.disableRules())); err != nil {
+	if a.store, err = models.Open(ctx, db.DSN.Reveal(), models.WithKeys(keys...), models.WithPool(db.MaxConnections()), models.WithDisableRules(a.disableRules()), models.WithRunEnds(a.runEnded)); err != nil {
 		return err
 	}
 	a.onClose(a.store.Close)
@@ -185,6 +189,9 @@ func (a *App) openBackends(ctx context.Context) error {
 	if a.choice, err = chooseBackend(a.config, a.environ, live); err != nil {
 		return err
 	}
+	if err := a.measure(ctx); err != nil {
+		return err
+	}
 	executable, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -198,7 +205,7 @@ func (a *App) openBackends(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		a.backends[name] = sandbox.Decorate(b, sandbox.Limits{})
+		a.backends[name] = sandbox.Decorate(b, sandbox.Limits{Observe: a.metrics.ProviderCall(name)})
 		if name == a.choice.Backend {
 			a.contract = backend.Contract(b)
 		}
@@ -302,7 +309,7 @@ func (a *App) handler() http.Handler {
 		LocalKey: a.localKey, Cloud: a.cloud(), Settings: a.settings(), Capabilities: capabilities,
 		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
-		Ready: a.unready, Version: version, SDKVersion: sdkVersion, Log: a.log,
+		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Version: version, SDKVersion: sdkVersion, Log: a.log,
 	})
 }
 
@@ -325,6 +332,7 @@ func (a *App) Serve(ctx context.Context) error {
 		defer close(done)
 		a.duties.Run(duties)
 	}()
+	stopMetrics := a.serveMetrics()
 	served := make(chan error, 1)
 	go func() { served <- a.server.Serve(a.listener) }()
 	var failed error
@@ -342,7 +350,7 @@ func (a *App) Serve(ctx context.Context) error {
 	}
 	stopDuties()
 	<-done
-	return errors.Join(failed, shut)
+	return errors.Join(failed, shut, stopMetrics())
 }
 
 // stopRequests is how long open requests may take when the service stops.

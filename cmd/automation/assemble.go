@@ -54,7 +54,7 @@ func (a *App) assemble(context.Context) error {
 	}
 	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
 		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs,
-		Log: a.log, Wake: a.nudges.wake,
+		Log: a.log, Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted,
 	})
 	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.log, Wake: a.nudges.wake})
 	a.onClose(func() error {
@@ -66,7 +66,12 @@ func (a *App) assemble(context.Context) error {
 		return err
 	}
 	a.duties = duties
-	a.server = &http.Server{Handler: a.forRoles(a.handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin}
+	a.metrics.WatchLoops(duties.Status)
+	api := a.handler()
+	if err := a.knowRoutes(api); err != nil {
+		return err
+	}
+	a.server = &http.Server{Handler: a.forRoles(api), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin}
 	return nil
 }
 
@@ -74,17 +79,17 @@ func (a *App) assemble(context.Context) error {
 func (a *App) loops() []loop.Loop {
 	schedules := &scheduler.Schedules{
 		Store: a.store, Decide: a.decide, Interval: a.config.Scheduler.Interval, Log: a.log,
-		Nudge: a.nudges.schedule, Dispatch: a.nudges.dispatch, Settle: a.nudges.wakeAll,
+		Nudge: a.nudges.schedule, Dispatch: a.nudges.dispatch, Settle: a.nudges.wakeAll, Fired: a.metrics.SchedulesFired,
 	}
 	dispatch := &scheduler.Dispatch{
 		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.apiURL(),
 		Settings: a.config.Dispatch, Contract: a.contract, Log: a.log,
-		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll,
+		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll, Started: a.metrics.RunStarted,
 	}
 	watch := &watchdog.Watchdog{
 		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{},
 		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.log,
-		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle,
+		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle, Swept: a.swept,
 		AftercareNudge: a.nudges.aftercare,
 	}
 	if local := a.config.Sandbox; a.choice.Local {
@@ -131,21 +136,6 @@ func (a *App) clock() loop.Loop {
 		}
 		return 0, nil
 	}}
-}
-
-// unready names what keeps the service from serving; empty: nothing.
-func (a *App) unready(ctx context.Context) []string {
-	var why []string
-	if a.leaving.ask() {
-		why = append(why, "stopping")
-	}
-	if err := a.store.Ping(ctx); err != nil {
-		why = append(why, "database unavailable")
-	}
-	if time.Duration(a.skew.Load()).Abs() > mostSkew {
-		why = append(why, "clock skew")
-	}
-	return why
 }
 
 // alive counts the boxes that the providers themselves list under our label.
