@@ -93,8 +93,7 @@ func (s *Settler) Pass(ctx context.Context, p models.Place) (done int, err error
 		return 0, nil // rows keep their time
 	}
 	if probe {
-		one, _ := s.probing.LoadOrStore(p.Backend, new(sync.Mutex))
-		mutex := one.(*sync.Mutex) //nolint:forcetypeassert // stored one line above
+		mutex := s.probe(p.Backend)
 		if !mutex.TryLock() {
 			return 0, nil
 		}
@@ -108,6 +107,21 @@ func (s *Settler) Pass(ctx context.Context, p models.Place) (done int, err error
 	return 1, s.settle(ctx, backend, claims[0])
 }
 
+// probe is held by the one worker whose call shows whether a backend is back.
+func (s *Settler) probe(backend string) *sync.Mutex {
+	one, _ := s.probing.LoadOrStore(backend, new(sync.Mutex))
+	return one.(*sync.Mutex) //nolint:forcetypeassert // stored one line above
+}
+
+func (s *Settler) isProbing(backend string) bool {
+	mutex := s.probe(backend)
+	if !mutex.TryLock() {
+		return true
+	}
+	mutex.Unlock()
+	return false
+}
+
 // NextAt returns when Pass has work for the place at the earliest, or nil: not before an open breaker lets a call through.
 func (s *Settler) NextAt(ctx context.Context, p models.Place) (*time.Time, error) {
 	next, err := s.Store.NextStepAt(ctx, p)
@@ -116,8 +130,8 @@ func (s *Settler) NextAt(ctx context.Context, p models.Place) (*time.Time, error
 		return next, err
 	}
 	wait, probe := backend.ClosedIn()
-	if wait == 0 && probe {
-		wait = time.Second
+	if wait == 0 && probe && s.isProbing(p.Backend) {
+		wait = time.Second // one worker's call is let through, and it is on its way
 	}
 	if opens := s.Store.Now().Add(wait); wait > 0 && opens.After(*next) {
 		return &opens, nil
