@@ -142,17 +142,24 @@ func (d *Decorated) call(ctx context.Context, method string, do func() error) er
 		return fmt.Errorf("%s: %w", method, ErrBreakerOpen)
 	}
 	started := time.Now()
-	err := do()
-	if sick(ctx, err) {
-		d.breaker.RecordFailure()
-	} else {
-		d.breaker.RecordSuccess()
-	}
-	if d.limits.Observe != nil {
-		d.limits.Observe(method, time.Since(started), err)
-	}
+	err := errPanicked
+	defer func() { // also when do panics: a permit that is never given back would keep the breaker shut for ever
+		// What fails at a backend of this machine is the one box's: others must not pay for it.
+		if sick(ctx, err) && !d.backend.Capabilities().Placed {
+			d.breaker.RecordFailure()
+		} else {
+			d.breaker.RecordSuccess()
+		}
+		if d.limits.Observe != nil {
+			d.limits.Observe(method, time.Since(started), err)
+		}
+	}()
+	err = do()
 	return err
 }
+
+// errPanicked stands for how a call ended that did not return.
+var errPanicked = errors.New("the backend panicked")
 
 // sick reports whether err is a transport error or a 5xx, the only ones that say something about the provider's health. A
 // caller that gave up does not; a call that ran into its own deadline does.

@@ -66,6 +66,33 @@ func TestOnlyTransportErrorsAnd5xxOpenTheBreaker(t *testing.T) {
 	}
 }
 
+// A box that cannot be deleted (something is mounted in it) is no outage: new runs must get their boxes.
+func TestWhatFailsOnThisMachineOpensNoBreaker(t *testing.T) {
+	fake := sandboxtest.NewFake(sandboxtest.Quirks{Placed: true})
+	fake.FailAlways("Delete", errors.New("home/m is a mount point"))
+	d := sandbox.Decorate(fake, sandbox.Limits{Failures: 3})
+	for range 10 {
+		require.ErrorContains(t, d.Delete(t.Context(), sandbox.Ref{}), "mount point")
+	}
+	require.NoError(t, d.Create(t.Context(), sandbox.Spec{Label: sandbox.Label{WorkspaceID: uuid.New()}}, func(sandbox.Identity) error { return nil }))
+}
+
+func TestAPanicOfTheOneCallThatIsLetThroughDoesNotKeepTheBreakerShut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := sandboxtest.NewFake(sandboxtest.Quirks{})
+		fake.FailAlways("Delete", errors.New("connection refused"))
+		d := sandbox.Decorate(fake, sandbox.Limits{Failures: 1, Open: time.Minute})
+		require.ErrorContains(t, d.Delete(t.Context(), sandbox.Ref{}), "connection refused")
+		time.Sleep(time.Minute)
+		fake.Watch(func(sandboxtest.Call) { panic("broken backend") })
+		require.Panics(t, func() { _ = d.Delete(t.Context(), sandbox.Ref{}) })
+		fake.Watch(nil)
+		fake.FailAlways("Delete", nil)
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, d.Delete(t.Context(), sandbox.Ref{}), sandbox.ErrGone)
+	})
+}
+
 func TestCallsInFlightAndCallsASecondAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := sandboxtest.NewFake(sandboxtest.Quirks{})
