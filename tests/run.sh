@@ -153,9 +153,48 @@ tidy() {
 trap tidy EXIT
 trap 'exit 130' INT TERM HUP
 
+# python_of prints a Python of at least 3.12 that can make virtual environments: one of PATH, or one that pyenv has installed.
+python_of() {
+	local candidate
+	for candidate in python3.12 python3.13 python3.14 python3 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python3; do
+		if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then
+			echo "$candidate"
+			return
+		fi
+	done
+}
+
+# need_python makes the environment with the real agent server and SDK of OpenHands, once for each list of requirements; the
+# tests that use it find it by its variable.
+need_python() {
+	local wanted=tests/python/requirements.txt python cache venv
+	python=$(python_of)
+	if [ -z "$python" ]; then
+		[ "${CI:-}" != true ] || die "need Python 3.12 or newer, in PATH or under pyenv"
+		say "no Python 3.12 or newer: the tests with the real agent server are skipped"
+		return
+	fi
+	cache=${XDG_CACHE_HOME:-$HOME/.cache}/automation-tests
+	venv=$cache/python-$("$python" -c 'import platform; print(platform.python_version())')-$(sha256sum "$wanted" | cut -c1-12)
+	mkdir -p "$cache"
+	(
+		flock 9
+		[ ! -e "$venv/complete" ] || exit 0
+		say "making $venv"
+		rm -rf "$venv"
+		"$python" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip &&
+			"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$wanted" && touch "$venv/complete"
+	) 9>"$cache/lock" || {
+		[ "${CI:-}" != true ] || die "could not install $wanted"
+		say "could not install $wanted: the tests with the real agent server are skipped"
+		return
+	}
+	export AUTOMATION_TEST_PYTHON=$venv/bin/python
+}
+
 # set_up also compiles what the stages share, so that their budgets are for tests.
 set_up() {
-	need_tools && start_postgres && go version && go build ./... && go build -race ./...
+	need_tools && start_postgres && need_python && go version && go build ./... && go build -race ./...
 }
 
 # --- packages ---
