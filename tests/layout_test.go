@@ -37,11 +37,12 @@ var mayImport = map[string][]string{
 	"cmd/agentserver":     {"agentserver"},
 	"cmd/automation":      {"..."},
 	"tests":               nil,
+	"tests/cloudstub":     nil,
 	"tests/...":           nil,
 }
 
 // testOnly are packages that only tests import.
-var testOnly = []string{"models/modelstest", "sandbox/sandboxtest"}
+var testOnly = []string{"models/modelstest", "sandbox/sandboxtest", "tests/cloudstub"}
 
 // rule finds a package's row of mayImport: its own, or that of the nearest folder above with /....
 func rule(pkg string) ([]string, bool) {

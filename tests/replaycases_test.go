@@ -16,7 +16,6 @@ import (
 type difference struct {
 	skip    bool // not played: why
 	status  int  // our status; the body is not compared then
-	loose   bool // the body is not compared
 	run     func(object) error
 	without []string // calls that are not compared
 	why     string
@@ -109,11 +108,15 @@ var stages = map[string]map[int]func(*player){
 	"watchdog-exit-0":            {3: exits(0, "some output", "some error")},
 	"watchdog-exit-3":            {3: exits(3, "some output", "some error")},
 	"watchdog-exit-minus-1":      {3: exits(-1, "some output", "some error")},
-	"watchdog-keep-alive":        {3: exits(0, "", "")},
-	"watchdog-partial-output":    {3: func(p *player) { p.stub.Prints(p.box(), "so far") }},
-	"watchdog-sandbox-gone":      {3: func(p *player) { p.stub.Vanish(p.box()) }},
-	"watchdog-sandbox-paused":    {3: func(p *player) { p.stub.Set(p.box(), "PAUSED") }},
-	"watchdog-agent-error":       {3: func(p *player) { p.stub.FailAlways("bash_search", cloudstub.Fault{Status: 404}) }},
+	"local-mode": {11: func(p *player) {
+		require.True(p.t, p.stub.Wait(patience, func() bool { return len(p.stub.Calls("bash_start")) >= 4 }))
+		p.stub.Exit("local", 2, "", "boom")
+	}},
+	"watchdog-keep-alive":     {3: exits(0, "", "")},
+	"watchdog-partial-output": {3: func(p *player) { p.stub.Prints(p.box(), "so far") }},
+	"watchdog-sandbox-gone":   {3: func(p *player) { p.stub.Vanish(p.box()) }},
+	"watchdog-sandbox-paused": {3: func(p *player) { p.stub.Set(p.box(), "PAUSED") }},
+	"watchdog-agent-error":    {3: func(p *player) { p.stub.FailAlways("bash_search", cloudstub.Fault{Status: 404}) }},
 	"watchdog-transient": {
 		3: func(p *player) { p.stub.FailAlways("get", cloudstub.Fault{Status: 503}) },
 		5: func(p *player) { heal(p); exits(0, "", "")(p) },

@@ -1,8 +1,15 @@
 package tests
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"reflect"
+	"strings"
+
+	"github.com/stretchr/testify/require"
 )
 
 // same compares an answer with the recorded one: all of it, but that times only have to be times, written alike, that names
@@ -73,4 +80,33 @@ func (p *player) sameText(at, want string, got any) error {
 		return fmt.Errorf("%s is %q, not %q", at, g, want)
 	}
 	return nil
+}
+
+// send makes a request to the built program.
+func (p *player) send(method, path string, headers map[string]string, body []byte) (int, http.Header, []byte) {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), method, strings.TrimSuffix(p.s.base, "/api/automation/v1")+path, bytes.NewReader(body))
+	require.NoError(p.t, err)
+	for name, value := range headers {
+		request.Header.Set(name, value)
+	}
+	client := http.Client{Timeout: patience}
+	response, err := client.Do(request)
+	require.NoError(p.t, err)
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	require.NoError(p.t, err)
+	return response.StatusCode, response.Header, raw
+}
+
+func (p *player) body(recorded json.RawMessage) []byte {
+	var file struct{ Bytes int }
+	if json.Unmarshal(recorded, &file) == nil && file.Bytes > 0 {
+		return bytes.Repeat([]byte{'x'}, file.Bytes)
+	}
+	var text string
+	if json.Unmarshal(recorded, &text) == nil {
+		return []byte(text)
+	}
+	return []byte(p.ours(string(recorded)))
 }
