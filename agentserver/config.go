@@ -12,6 +12,10 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
+
+	"automation/agentserver/conversation"
+	"automation/agentserver/storage"
 )
 
 // Config is all that the server is told from outside. The names of the environment are those of the Python server where
@@ -27,8 +31,26 @@ type Config struct {
 
 	PersistenceDir    string // OH_PERSISTENCE_DIR: what the server itself keeps, default {Home}/.openhands
 	BashEventsDir     string // OH_BASH_EVENTS_DIR: commands and their output, default {PersistenceDir}/bash_events
-	ConversationsPath string // OH_CONVERSATIONS_PATH: never touched by a reclaim
-	WorkspacePath     string // OH_WORKSPACE_PATH: never touched by a reclaim
+	ConversationsPath string // OH_CONVERSATIONS_PATH: the histories, never touched by a reclaim
+	WorkspacePath     string // OH_WORKSPACE_PATH: the shared workspace, default {Home}/project; only dependencies of its checkouts go
+
+	Runtime string           // OH_CONVERSATION_RUNTIME: local or docker
+	Storage storage.Settings // OH_CONVERSATION_STORAGE_RETENTION_DAYS and OH_CONVERSATION_STORAGE_DISK_BUDGET (a share, above 0 and at most 1)
+}
+
+// Bounds of the server's own passes: after a start or a resume nothing is archived for its age for a day, and then only some
+// in one pass (S0-150).
+const (
+	archiveGrace = 24 * time.Hour
+	archiveLimit = 8
+)
+
+// runtimesDir is where the docker runtimes lie, "" when conversations have none.
+func (c Config) runtimesDir() string {
+	if c.Runtime != "docker" {
+		return ""
+	}
+	return c.PersistenceDir
 }
 
 // errUsage marks a mistake in the arguments, as against one in the configuration.
@@ -47,6 +69,9 @@ func configure(args, environ []string, usage io.Writer) (Config, error) {
 		return Config{}, err
 	}
 	if err := c.readPlaces(env); err != nil {
+		return Config{}, err
+	}
+	if err := c.readStorage(env); err != nil {
 		return Config{}, err
 	}
 	var err error
@@ -95,7 +120,7 @@ func (c *Config) readPlaces(env map[string]string) error {
 		{"HOME", &c.Home, ""},
 		{"OH_FILES_ROOT", &c.FilesRoot, ""},
 		{"OH_CONVERSATIONS_PATH", &c.ConversationsPath, ""},
-		{"OH_WORKSPACE_PATH", &c.WorkspacePath, ""},
+		{"OH_WORKSPACE_PATH", &c.WorkspacePath, filepath.Join(home, "project")},
 		{"OH_PERSISTENCE_DIR", &c.PersistenceDir, filepath.Join(home, ".openhands")},
 		{"OH_BASH_EVENTS_DIR", &c.BashEventsDir, ""},
 	} {
@@ -114,6 +139,34 @@ func (c *Config) readPlaces(env map[string]string) error {
 	}
 	if c.BashEventsDir == "" {
 		c.BashEventsDir = filepath.Join(c.PersistenceDir, "bash_events")
+	}
+	return nil
+}
+
+// readStorage reads the layout of the conversations and what the server's own passes follow.
+func (c *Config) readStorage(env map[string]string) error {
+	const runtime, days, budget = "OH_CONVERSATION_RUNTIME", "OH_CONVERSATION_STORAGE_RETENTION_DAYS", "OH_CONVERSATION_STORAGE_DISK_BUDGET"
+	c.Storage = storage.Settings{Grace: archiveGrace, ArchiveLimit: archiveLimit}
+	switch c.Runtime = env[runtime]; c.Runtime {
+	case "":
+		c.Runtime = "local"
+	case "local", "docker":
+	default:
+		return fmt.Errorf("%s is %q, not local or docker", runtime, c.Runtime)
+	}
+	if text := env[days]; text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > conversation.MaxDays {
+			return fmt.Errorf("%s is %q, not a number of days from 1 to %d", days, text, conversation.MaxDays)
+		}
+		c.Storage.RetentionDays = n
+	}
+	if text := env[budget]; text != "" {
+		share, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(share > 0 && share <= 1) {
+			return fmt.Errorf("%s is %q, not a share above 0 and at most 1", budget, text)
+		}
+		c.Storage.DiskBudget = share
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // capabilities announces what this server can do beyond the contract (design: the in-box API).
-var capabilities = []string{"storage_status_v1", "storage_reclaim_v1", "process_output_v1"}
+var capabilities = []string{"storage_status_v1", "storage_reclaim_v1", "conversation_retention_v1", "process_output_v1"}
 
 // alive says that the process is up.
 func alive(w http.ResponseWriter, _ *http.Request) {
@@ -48,7 +48,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	respond(w, http.StatusOK, details{
 		Uptime: wholeSeconds(s.now().Sub(s.started)), IdleTime: wholeSeconds(s.idle.idle()),
 		Title: "Automation Agent Server", Version: version, SDKVersion: version, ToolsVersion: version, WorkspaceVersion: version,
-		BuildGitSHA: revision, BuildGitRef: "unknown", UsableTools: []string{}, ConversationRuntime: "local",
+		BuildGitSHA: revision, BuildGitRef: "unknown", UsableTools: []string{}, ConversationRuntime: s.config.Runtime,
 		AvailableConversationRuntimes: []string{}, Capabilities: capabilities,
 	})
 }

@@ -70,6 +70,7 @@ func run(ctx context.Context, config Config, environ []string, log *slog.Logger)
 	if err := writePort(config.PortFile, listener.Addr()); err != nil {
 		return errors.Join(err, web.Close(), waitServed(served))
 	}
+	server.StartMaintenance()
 	log.Info("agent server listens", "address", listener.Addr().String())
 
 	select {

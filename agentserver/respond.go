@@ -84,7 +84,7 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 			if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(cause)
 			}
-			log.Error("handler panicked", "method", r.Method, "path", r.URL.Path, "cause", cause)
+			log.Error("handler panicked", "method", r.Method, "path", r.URL.Path, "error", cause)
 			internalError(w, "500: unexpected error")
 		}()
 		next.ServeHTTP(w, r)

@@ -9,26 +9,31 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"automation/agentserver/command"
+	"automation/agentserver/conversation"
 	"automation/agentserver/storage"
 )
 
 // Server is one agent server. Make it with New, serve its Handler, then Stop and Close it.
 type Server struct {
-	config   Config
-	log      *slog.Logger
-	keys     keyring
-	idle     *idleClock
-	started  time.Time
-	now      func() time.Time
-	commands *command.Runner
-	files    *files
-	storage  *storage.Storage
+	config    Config
+	log       *slog.Logger
+	keys      keyring
+	idle      *idleClock
+	started   time.Time
+	now       func() time.Time
+	commands  *command.Runner
+	files     *files
+	storage   *storage.Storage
+	histories *conversation.Store
 
-	stopping context.Context // ends with Stop
-	stop     context.CancelFunc
+	maintenance sync.WaitGroup
+	stopping    context.Context // ends with Stop
+	stop        context.CancelFunc
 }
 
 // New makes a server. environ is the environment of the commands it runs.
@@ -49,9 +54,12 @@ func newServer(config Config, environ []string, log *slog.Logger, now func() tim
 	if err != nil {
 		return nil, errors.Join(err, s.files.close())
 	}
+	s.histories = conversation.Open(config.ConversationsPath)
 	s.storage, err = storage.Open(storage.Options{
-		Root: config.Home, Guard: s.commands, Log: log, Now: now,
-		Protected: []string{config.PersistenceDir, config.BashEventsDir, config.ConversationsPath, config.WorkspacePath},
+		Root: config.Home, Guard: s.commands, Log: log, Now: now, LastActive: func() time.Time { return now().Add(-s.idle.idle()) },
+		Protected: []string{config.PersistenceDir, config.BashEventsDir, config.ConversationsPath},
+		Workspace: config.WorkspacePath, RuntimesDir: config.runtimesDir(), Histories: s.histories,
+		StateDir: filepath.Join(config.PersistenceDir, "storage"), Settings: config.Storage,
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.commands.Close(), s.files.close())
@@ -68,6 +76,7 @@ func (s *Server) Stop() { s.stop() }
 // Close ends what the server started and waits for it.
 func (s *Server) Close() {
 	s.Stop()
+	s.maintenance.Wait()
 	s.storage.Close()
 	if err := errors.Join(s.commands.Close(), s.files.close()); err != nil {
 		s.log.Warn("agent server did not close cleanly", "error", err)
@@ -77,19 +86,31 @@ func (s *Server) Close() {
 // api is the table of the routes that want a session key.
 func (s *Server) api() map[string]methods {
 	return map[string]methods{
-		"/api/bash/start_bash_command":      {"POST": s.startBash},
-		"/api/bash/execute_bash_command":    {"POST": s.executeBash},
-		"/api/bash/bash_commands/{id}/stop": {"POST": s.stopBash},
-		"/api/bash/bash_events":             {"DELETE": s.clearBash},
-		"/api/bash/bash_events/search":      {"GET": s.searchBash},
-		"/api/bash/bash_events/{id}":        {"GET": s.getBash},
-		"/api/processes/{id}/output":        {"GET": s.processOutput},
-		"/api/file/upload":                  {"POST": s.uploadFile},
-		"/api/file/download":                {"GET": s.downloadFile},
-		"/api/file/create_directory":        {"POST": s.createDirectory},
-		"/api/file/home":                    {"GET": s.home},
-		"/api/file/search_subdirs":          {"GET": s.searchSubdirs},
-		"/api/storage":                      {"GET": s.storageStatus},
-		"/api/storage/reclaim":              {"POST": s.reclaim},
+		"/api/bash/start_bash_command":                {"POST": s.startBash},
+		"/api/bash/execute_bash_command":              {"POST": s.executeBash},
+		"/api/bash/bash_commands/{id}/stop":           {"POST": s.stopBash},
+		"/api/bash/bash_events":                       {"DELETE": s.clearBash},
+		"/api/bash/bash_events/search":                {"GET": s.searchBash},
+		"/api/bash/bash_events/{id}":                  {"GET": s.getBash},
+		"/api/processes/{id}/output":                  {"GET": s.processOutput},
+		"/api/file/upload":                            {"POST": s.uploadFile},
+		"/api/file/download":                          {"GET": s.downloadFile},
+		"/api/file/create_directory":                  {"POST": s.createDirectory},
+		"/api/file/home":                              {"GET": s.home},
+		"/api/file/search_subdirs":                    {"GET": s.searchSubdirs},
+		"/api/conversations":                          {"GET": s.batchConversations, "POST": s.createConversation},
+		"/api/conversations/search":                   {"GET": s.searchConversations},
+		"/api/conversations/count":                    {"GET": s.countConversations},
+		"/api/conversations/{id}":                     {"GET": s.getConversation, "DELETE": s.deleteConversation, "PATCH": s.prompt},
+		"/api/conversations/{id}/retention":           {"PUT": s.putRetention},
+		"/api/conversations/{id}/events":              {"POST": s.prompt},
+		"/api/conversations/{id}/events/search":       {"GET": s.searchEvents},
+		"/api/conversations/{id}/events/count":        {"GET": s.countEvents},
+		"/api/conversations/{id}/run":                 {"POST": s.prompt},
+		"/api/conversations/{id}/pause":               {"POST": s.prompt},
+		"/api/conversations/{id}/interrupt":           {"POST": s.prompt},
+		"/api/conversations/{id}/runtime/reprovision": {"POST": s.prompt},
+		"/api/storage":                                {"GET": s.storageStatus},
+		"/api/storage/reclaim":                        {"POST": s.reclaim},
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // storageStatus tells what takes space and what a pass would free. It is no activity (S0-075).
 func (s *Server) storageStatus(w http.ResponseWriter, r *http.Request) {
-	status, err := s.storage.Status(r.Context(), s.now().Add(-s.idle.idle()))
+	status, err := s.storage.Status(r.Context())
 	if err != nil {
 		internalError(w, "500: "+err.Error())
 		return

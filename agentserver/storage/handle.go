@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -61,6 +62,26 @@ func (h handle) stat(name string) (unix.Stat_t, error) {
 	return st, err
 }
 
+// readFile reads a regular file in this directory, if it is no longer than limit; nothing is waited for.
+func (h handle) readFile(name string, limit int64) ([]byte, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(h.fd(), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", name, err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("%q is no file of at most %d bytes", name, limit)
+	}
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
 // names reads the next names of this directory, at most n, all when n is -1.
 func (h handle) names(n int) ([]string, error) { return h.file.Readdirnames(n) }
 
@@ -109,4 +130,14 @@ func allocated(st unix.Stat_t) int64 { return st.Blocks * 512 }
 
 func isDir(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
+func isFile(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
+
+func isSocket(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFSOCK }
+
 func isLink(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }
+
+// sameDevice reports whether two directories are on one file system.
+func sameDevice(a, b string) bool {
+	var one, other unix.Stat_t
+	return unix.Stat(a, &one) == nil && unix.Stat(b, &other) == nil && one.Dev == other.Dev
+}

@@ -2,10 +2,8 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path"
+	"slices"
 )
 
 // Result is what a pass did, or would do.
@@ -41,10 +39,10 @@ func (s *Storage) Reclaim(ctx context.Context, request Request) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	if !request.DryRun {
-		s.apply(ctx, result.Items, fresh)
-	}
 	result.FreedBytes = Freed(result.Items)
+	if !request.DryRun {
+		result.FreedBytes = s.apply(ctx, result.Items, fresh)
+	}
 	result.DurationSeconds = s.options.Now().Sub(began).Seconds()
 	return result, nil
 }
@@ -67,11 +65,11 @@ func (s *Storage) end() {
 
 // plan makes a plan and remembers it.
 func (s *Storage) plan(ctx context.Context, id string, request Request) ([]Item, error) {
-	found, err := s.scan(ctx)
+	found, err := s.scan(ctx, func(t Tenant) bool { return request.wants(t.ID) }, false)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	items := Plan(found, request)
+	items := Plan(found, request, s.options.Settings)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.plans = append(s.plans, keptPlan{id, append([]Item{}, items...)})
@@ -93,122 +91,89 @@ func (s *Storage) remembered(id string) ([]Item, error) {
 }
 
 // apply moves the planned items into the trash, each by itself: one that cannot be moved stops no other. A plan that was
-// not made just now is looked at again first.
-func (s *Storage) apply(ctx context.Context, items []Item, fresh bool) {
-	dir, err := s.trash.open(true)
-	links, around := linkCounter{}, s.around
-	around.mounts = mountPoints()
+// not made just now is looked at again first. It returns what was freed: all that was moved but what cannot be deleted.
+func (s *Storage) apply(ctx context.Context, items []Item, fresh bool) int64 {
+	before := s.undeletable(ctx)
+	var now *Scan
+	if !fresh {
+		now = s.lookAgain(ctx, items)
+	}
 	for i := range items {
 		item := &items[i]
 		switch {
 		case item.Outcome != Planned:
 			continue
-		case err != nil:
-			item.skip(reasonFor(err))
-			continue
 		case ctx.Err() != nil:
 			item.skip(ctx.Err().Error())
 			continue
-		}
-		if !fresh && !s.lookAgain(ctx, item, around, links) {
+		case !fresh && !item.renew(now):
 			continue
 		}
-		s.move(ctx, item, dir)
+		s.move(ctx, item)
+		if item.Outcome == Moved {
+			s.walks.forget(item.ConversationID)
+		}
 	}
-	if err != nil {
-		return
-	}
-	dir.close()
-	s.trash.empty()
+	account(items)
 	budget, cancel := context.WithTimeout(ctx, deleteGrace)
 	defer cancel()
-	s.trash.wait(budget)
-}
-
-// lookAgain measures an item of an older plan anew, and reports whether it may still go.
-func (s *Storage) lookAgain(ctx context.Context, item *Item, around surroundings, links linkCounter) bool {
-	unit, err := inspect(ctx, s.root, item.Path, around, links)
-	switch {
-	case err != nil:
-		item.skip(reasonFor(err))
-	case unit.Refuse != "":
-		item.skip(unit.Refuse)
-	case unit.id != item.id:
-		item.skip(reasonChanged)
-	default:
-		item.Bytes, item.Files, item.partial = unit.Bytes, unit.Files, unit.partial
-		return true
+	for _, a := range s.areas {
+		a.trash.empty()
 	}
-	return false
+	for _, a := range s.areas {
+		a.trash.wait(budget)
+	}
+	return max(0, Freed(items)-max(0, s.undeletable(ctx)-before))
 }
 
-// move renames one item into the trash while the box is idle, and makes sure that what it moved is what was planned.
-func (s *Storage) move(ctx context.Context, item *Item, dir handle) {
-	parent, err := s.root.descend(path.Dir(item.Path))
+// undeletable is what the trash holds that was tried and not deleted, in bytes.
+func (s *Storage) undeletable(ctx context.Context) int64 {
+	var total int64
+	for _, a := range s.areas {
+		if len(a.trash.stuck("")) == 0 {
+			continue
+		}
+		if bytes, err := a.trash.size(ctx); err == nil {
+			total += bytes
+		}
+	}
+	return total
+}
+
+// lookAgain scans anew whoever is in an older plan. nil: it could not.
+func (s *Storage) lookAgain(ctx context.Context, items []Item) *Scan {
+	found, err := s.scan(ctx, func(t Tenant) bool {
+		return slices.ContainsFunc(items, func(i Item) bool { return i.ConversationID == t.ID && i.Outcome == Planned })
+	}, false)
 	if err != nil {
-		item.skip(reasonFor(err))
-		return
+		return nil
 	}
-	defer parent.close()
-	base, entry := path.Base(item.Path), newName()
-	s.trash.hold(entry) // until it has been looked at
-	idle := s.options.Guard.WhileIdle(func() {
-		st, err := parent.stat(base)
-		switch {
-		case err != nil:
-			item.skip(reasonFor(err))
-		case identityOf(st) != item.id:
-			item.skip(reasonChanged)
-		default:
-			if err := rename(parent, base, dir, entry); err != nil {
-				item.skip(reasonFor(err))
-			} else {
-				item.Outcome = Moved
-			}
-		}
-	})
-	if !idle {
-		item.skip(reasonRunning)
-	}
-	if item.Outcome == Moved {
-		if reason := s.verify(ctx, item, dir, entry); reason != "" {
-			item.skip(reason)
-			if err := dir.move(entry, parent, base); err != nil {
-				s.options.Log.Warn("moved by mistake and not put back", "path", item.Path, "trash", entry, "error", err)
-				return // held for ever
-			}
-		}
-	}
-	s.trash.release(entry)
+	return &found
 }
 
-// rename moves a directory; one that its owner may not write in is unlocked first.
-func rename(parent handle, base string, dir handle, entry string) error {
-	err := parent.move(base, dir, entry)
-	if errors.Is(err, os.ErrPermission) && parent.unlock(base) == nil {
-		err = parent.move(base, dir, entry)
+// renew takes what a new look found of an item, and reports whether it may still go.
+func (i *Item) renew(now *Scan) bool {
+	if now == nil {
+		i.skip(reasonUnread)
+		return false
 	}
-	return err
-}
-
-// verify looks at what is in the trash now: the very directory that was planned, and, where some of it could not be read
-// before, what that holds.
-func (s *Storage) verify(ctx context.Context, item *Item, dir handle, entry string) (reason string) {
-	st, err := dir.stat(entry)
-	if err != nil || identityOf(st) != item.id {
-		return reasonChanged
+	for _, t := range now.Tenants {
+		for _, unit := range t.Units {
+			if t.ID != i.ConversationID || unit.Path != i.unit.Path || unit.Tier != i.unit.Tier {
+				continue
+			}
+			switch {
+			case unit.Refuse != "":
+				i.skip(unit.Refuse)
+			case unit.id != i.unit.id:
+				i.skip(reasonChanged)
+			default:
+				i.unit, i.Files = unit, unit.Files
+				return true
+			}
+			return false
+		}
 	}
-	if !item.partial {
-		return ""
-	}
-	m := measurement{ctx: context.WithoutCancel(ctx), dev: st.Dev, links: linkCounter{}, unlock: true, bytes: allocated(st)}
-	_ = m.directory(dir, entry) // ends early only with its context
-	switch {
-	case m.checkout:
-		return reasonCheckout
-	case m.mount:
-		return reasonMount
-	}
-	item.Bytes, item.Files = m.bytes+linkCounter{}.take(m.links), m.files
-	return ""
+	i.skip(reasonGone)
+	return false
 }

@@ -1,16 +1,15 @@
 package storage
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,61 +25,146 @@ const (
 	reasonChanged   = "no longer the same"
 	reasonOtherDisk = "on another file system than the trash"
 	reasonDenied    = "permission denied"
+	reasonSocket    = "holds a socket"
+	reasonWork      = "holds data: "
+	reasonUnread    = "cannot be read whole"
 )
 
-// Unit is one cache as a scan found it.
+// scanWorkers is how many tenants are looked at at a time; a git that hangs holds one of them.
+const scanWorkers = 8
+
+// Unit is one directory as a scan found it.
 type Unit struct {
-	Path   string // relative to the root
-	Bytes  int64  // freed when it and all units before it go: allocated blocks, a file with several names with its last one
+	Tier   Tier
+	Path   string // as it is shown
 	Files  int64  // all that is not a directory
 	Refuse string // why it must stay; "" when it may go
 
+	part    part
+	name    string // relative to the area of the part
+	bytes   int64  // allocated, without what has several names
+	links   linkCounter
 	id      identity
 	partial bool // some of it could not be read
 }
 
+// Found is one tenant and what it could give.
+type Found struct {
+	Tenant
+	Units []Unit
+	Size  int64 // allocated bytes, each file once; only when it was asked for
+}
+
 // Scan is what was found on disk at one moment; nothing of it is kept for the next one (S0-143).
 type Scan struct {
-	Units   []Unit
-	Running bool // a command runs
+	Now        time.Time
+	Tenants    []Found
+	Filesystem Filesystem // the one the home is on
+	AwakeFor   func(since time.Time) time.Duration
+	AwakeSince time.Time // start or the last resume
 }
 
 // surroundings is what a scan must know of the world.
 type surroundings struct {
-	root      string   // absolute, without links
+	root      string   // the home: paths in it are shown relative to it; absolute, without links
 	protected []string // the server's own places, absolute, without links
+	workspace string   // the shared workspace, which holds no cache
 	mounts    []string // mount points, absolute
+	git       *git
 }
 
-// scan looks at every cache beneath the root. It changes nothing. What cannot be read stays and says so.
-func scan(ctx context.Context, root handle, around surroundings) ([]Unit, error) {
+// scan looks at every tenant. It changes nothing. What cannot be read stays and says so; what one tenant costs the others
+// do not wait for.
+func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, sizes bool) (Scan, error) {
+	found := Scan{Now: s.options.Now(), Filesystem: s.filesystem(), AwakeFor: s.ledger.awakeFor, AwakeSince: s.ledger.since()}
+	tenants, err := s.tenants(ctx)
+	if err != nil {
+		return Scan{}, err
+	}
+	around := s.around
 	around.mounts = mountPoints()
-	links := linkCounter{}
-	var units []Unit
-	for _, p := range places {
-		for _, name := range p.units(root) {
-			unit, err := inspect(ctx, root, name, around, links)
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
+	tenants = slices.DeleteFunc(tenants, func(t Tenant) bool { return !wanted(t) })
+	found.Tenants = make([]Found, len(tenants))
+	errs := make([]error, len(tenants))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(scanWorkers, len(tenants)) {
+		workers.Go(func() {
+			for i := range next {
+				found.Tenants[i], errs[i] = look(ctx, tenants[i], around, sizes)
 			}
-			if err != nil {
-				if errors.Is(err, fs.ErrNotExist) {
-					continue
-				}
-				unit.Refuse = reasonFor(err)
+		})
+	}
+	for i := range tenants {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return found, errors.Join(errs...)
+}
+
+// tenants asks every layout.
+func (s *Storage) tenants(ctx context.Context) ([]Tenant, error) {
+	var all []Tenant
+	for _, l := range s.layouts {
+		some, err := l.tenants(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// look finds what one tenant could give, and its size if asked. Only the end of ctx is an error.
+func look(ctx context.Context, t Tenant, around surroundings, sizes bool) (Found, error) {
+	found := Found{Tenant: t}
+	for _, p := range t.parts {
+		for _, home := range p.homes {
+			found.Units = append(found.Units, caches(ctx, p, home, around)...)
+		}
+		for _, workspace := range p.workspaces {
+			found.Units = append(found.Units, dependencies(ctx, p, workspace, around)...)
+		}
+		if p.runtime != "" {
+			if unit, there := inspect(ctx, p, p.runtime, TierRuntime, around); there {
+				found.Units = append(found.Units, unit)
 			}
-			units = append(units, unit)
 		}
 	}
-	return units, nil
+	if sizes {
+		size, err := extent(ctx, t.parts)
+		if err != nil {
+			return Found{}, err
+		}
+		found.Size = size
+	}
+	return found, ctx.Err()
 }
 
-// units lists the paths of a place that are caches now.
-func (p place) units(root handle) []string {
-	if !p.each {
-		return []string{p.path}
+// caches looks at every cache of one home.
+func caches(ctx context.Context, p part, home string, around surroundings) []Unit {
+	if around.workspace != "" {
+		around.protected = append(slices.Clone(around.protected), around.workspace)
 	}
-	dir, err := root.descend(p.path)
+	var units []Unit
+	for _, place := range places {
+		for _, name := range place.units(p.area.root, home) {
+			if unit, there := inspect(ctx, p, name, TierCaches, around); there {
+				units = append(units, unit)
+			}
+		}
+	}
+	return units
+}
+
+// units lists the paths of a place that are caches now, relative to the area.
+func (p place) units(root handle, home string) []string {
+	at := path.Join(home, p.path)
+	if !p.each {
+		return []string{at}
+	}
+	dir, err := root.descend(at)
 	if err != nil {
 		return nil
 	}
@@ -93,237 +177,101 @@ func (p place) units(root handle) []string {
 			continue // a place of its own
 		}
 		if st, err := dir.stat(name); err == nil && (isDir(st) || isLink(st)) { // never a single file
-			paths = append(paths, p.path+"/"+name)
+			paths = append(paths, at+"/"+name)
 		}
 	}
 	return paths
 }
 
-// inspect measures one unit and says whether it may go.
-func inspect(ctx context.Context, root handle, name string, around surroundings, links linkCounter) (Unit, error) {
-	unit := Unit{Path: name}
-	parent, err := root.descend(path.Dir(name))
-	if err != nil {
-		return unit, err
+// inspect measures one unit and says whether it may go; there is false when no directory is there.
+func inspect(ctx context.Context, p part, name string, tier Tier, around surroundings) (unit Unit, there bool) {
+	absolute := p.area.path(name)
+	unit = Unit{Tier: tier, Path: shown(around.root, absolute), part: p, name: name}
+	parent, err := p.area.root.descend(path.Dir(name))
+	if err == nil {
+		defer parent.close()
+		err = unit.measure(ctx, parent, absolute, around)
 	}
-	defer parent.close()
-	base := path.Base(name)
+	if err != nil {
+		unit.Refuse = reasonFor(err)
+	}
+	return unit, !errors.Is(err, fs.ErrNotExist)
+}
+
+func (u *Unit) measure(ctx context.Context, parent handle, absolute string, around surroundings) error {
+	base := path.Base(u.name)
 	st, err := parent.stat(base)
 	if err != nil {
-		return unit, err
+		return err
 	}
-	unit.id = identityOf(st)
+	u.id = identityOf(st)
 	switch {
 	case isLink(st):
-		unit.Refuse = reasonLink
-		return unit, nil
+		u.Refuse = reasonLink
+		return nil
 	case !isDir(st):
-		return unit, fs.ErrNotExist
+		return fs.ErrNotExist
 	}
-	absolute := filepath.Join(around.root, name)
-	for _, own := range around.protected {
-		if within(around.root, own) {
-			continue // the whole root is the server's: that says nothing of its caches
-		}
-		if within(own, absolute) || within(absolute, own) {
-			unit.Refuse = reasonServer
-		}
-	}
-	for _, mount := range around.mounts {
-		if within(mount, absolute) {
-			unit.Refuse = reasonMount
-		}
-	}
-	if unit.Refuse != "" {
-		return unit, nil
+	if u.Refuse = around.refuse(u.part.area, absolute); u.Refuse != "" {
+		return nil
 	}
 	m := measurement{ctx: ctx, dev: st.Dev, links: linkCounter{}, bytes: allocated(st)}
 	err = m.directory(parent, base)
+	u.Refuse = m.refuse(u.Tier)
+	u.bytes, u.links, u.Files, u.partial = m.bytes, m.links, m.files, m.partial
+	return err
+}
+
+// refuse says why a directory must stay for what it is to the server and the machine.
+func (a surroundings) refuse(in *area, absolute string) string {
+	for _, own := range a.protected {
+		if within(in.absolute, own) {
+			continue // the whole area is the server's: that says nothing of what is in it
+		}
+		if within(own, absolute) || within(absolute, own) {
+			return reasonServer
+		}
+	}
+	for _, mount := range a.mounts {
+		if within(mount, absolute) {
+			return reasonMount
+		}
+	}
+	return ""
+}
+
+// refuse says why a directory must stay for what is in it. An archived runtime takes all its work with it, as was asked.
+func (m measurement) refuse(tier Tier) string {
 	switch {
 	case m.mount:
-		unit.Refuse = reasonMount
+		return reasonMount
+	case tier == TierRuntime:
+		return ""
 	case m.checkout:
-		unit.Refuse = reasonCheckout
-	default:
-		unit.Bytes, unit.Files, unit.partial = m.bytes+links.take(m.links), m.files, m.partial
+		return reasonCheckout
+	case tier == TierCaches:
+		return ""
+	case m.socket:
+		return reasonSocket
+	case m.work != "":
+		return reasonWork + m.work
+	case m.partial:
+		return reasonUnread
 	}
-	return unit, err
+	return ""
+}
+
+// shown is a path as answers carry it: relative to the root where it lies in it.
+func shown(root, absolute string) string {
+	if relative, err := filepath.Rel(root, absolute); err == nil && within(absolute, root) {
+		return relative
+	}
+	return absolute
 }
 
 // within reports whether name is dir or lies beneath it.
 func within(name, dir string) bool {
 	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// linked is a file with several names.
-type linked struct {
-	seen  uint64 // names seen
-	names uint64
-	bytes int64
-}
-
-// linkCounter counts the names seen of files that have several.
-type linkCounter map[identity]linked
-
-func (c linkCounter) see(st unix.Stat_t) {
-	file := c[identityOf(st)]
-	c[identityOf(st)] = linked{file.seen + 1, st.Nlink, allocated(st)}
-}
-
-// take adds the names that go with one unit, and returns the bytes of the files whose last name is among them: only then
-// are their blocks freed.
-func (c linkCounter) take(going linkCounter) int64 {
-	var freed int64
-	for id, file := range going {
-		file.seen += c[id].seen
-		c[id] = file
-		if file.seen == file.names {
-			freed += file.bytes
-		}
-	}
-	return freed
-}
-
-// measurement adds up a directory tree.
-type measurement struct {
-	ctx    context.Context
-	dev    uint64
-	links  linkCounter // of this tree
-	unlock bool        // make closed directories readable: only for what is in the trash
-
-	bytes, files int64
-	checkout     bool
-	mount        bool
-	partial      bool
-}
-
-// directory adds up what is beneath one directory of parent. Only the end of ctx ends it early.
-func (m *measurement) directory(parent handle, name string) error {
-	if err := m.ctx.Err(); err != nil {
-		return err
-	}
-	if st, err := parent.stat(name); m.unlock && err == nil && st.Mode&0o700 != 0o700 {
-		_ = parent.unlock(name) // the next line tells
-	}
-	dir, err := parent.open(name)
-	if err != nil {
-		m.partial = true
-		return nil
-	}
-	defer dir.close()
-	names, err := dir.names(-1)
-	m.partial = m.partial || err != nil
-	m.checkout = m.checkout || isCheckout(names)
-	for _, entry := range names {
-		st, err := dir.stat(entry)
-		switch {
-		case err != nil:
-			m.partial = m.partial || !errors.Is(err, fs.ErrNotExist)
-		case !isDir(st):
-			m.files++
-			if st.Nlink > 1 {
-				m.links.see(st)
-			} else {
-				m.bytes += allocated(st)
-			}
-		case st.Dev != m.dev:
-			m.mount = true
-		default:
-			m.bytes += allocated(st)
-			if err := m.directory(dir, entry); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// isCheckout reports whether a directory with these names is the top of somebody's work: a checkout of any kind, or a bare
-// repository.
-func isCheckout(names []string) bool {
-	bare := 0
-	for _, name := range names {
-		switch name {
-		case ".git", ".hg", ".jj", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout":
-			return true
-		case "HEAD", "objects", "refs":
-			bare++
-		}
-	}
-	return bare == 3
-}
-
-// size adds up everything beneath the root on its file system, each file once, without the trash.
-func size(ctx context.Context, root handle) (int64, error) {
-	st, err := root.stat(".")
-	if err != nil {
-		return 0, err
-	}
-	total, links := allocated(st), linkCounter{}
-	var walk func(dir handle, top bool) error
-	walk = func(dir handle, top bool) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		names, _ := dir.names(-1) // what cannot be read counts as nothing
-		for _, name := range names {
-			entry, err := dir.stat(name)
-			if err != nil || entry.Dev != st.Dev || top && name == trashName {
-				continue
-			}
-			again := false
-			if !isDir(entry) && entry.Nlink > 1 {
-				_, again = links[identityOf(entry)]
-				links.see(entry)
-			}
-			if !again {
-				total += allocated(entry)
-			}
-			if !isDir(entry) {
-				continue
-			}
-			if below, err := dir.open(name); err == nil {
-				err = walk(below, false)
-				below.close()
-				if err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	top, err := root.open(".")
-	if err != nil {
-		return 0, err
-	}
-	defer top.close()
-	return total, walk(top, true)
-}
-
-// mountPoints lists what is mounted where. A bind mount of the same file system is seen by nothing else.
-func mountPoints() []string {
-	file, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	var points []string
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 {
-			points = append(points, unescape(fields[4]))
-		}
-	}
-	return points
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(text string) string {
-	for _, c := range []int{' ', '\t', '\n', '\\'} {
-		text = strings.ReplaceAll(text, `\0`+strconv.FormatInt(int64(c), 8), string(rune(c)))
-		text = strings.ReplaceAll(text, `\`+strconv.FormatInt(int64(c), 8), string(rune(c)))
-	}
-	return text
 }
 
 // reasonFor puts an error of the file system into words.

@@ -5,13 +5,18 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"automation/agentserver/conversation"
 )
 
 // Bounds: plans that are remembered, and how long a pass waits for its trash to be deleted, so that a snapshot taken after
@@ -38,22 +43,32 @@ type Guard interface {
 
 // Options of a Storage.
 type Options struct {
-	Root      string   // the home directory of the box
-	Protected []string // places of the server that a pass never takes, nor what holds them; "" is ignored
-	Guard     Guard
-	Log       *slog.Logger
-	Now       func() time.Time
+	Root        string   // the home directory of the box
+	Protected   []string // places of the server that a pass never takes, nor what holds them; "" is ignored
+	Workspace   string   // the shared workspace; "" or one that does not exist: none
+	RuntimesDir string   // holds the docker runtimes; "": this layout is not in use
+	Histories   *conversation.Store
+	StateDir    string // what the server keeps for itself; "" for nothing
+	Settings    Settings
+	Guard       Guard
+	LastActive  func() time.Time // when the box last did real work
+	Log         *slog.Logger
+	Now         func() time.Time
 }
 
 // Storage is the disk of one box. Make it with Open and Close it.
 type Storage struct {
 	options Options
-	root    handle
 	around  surroundings
-	trash   *trash
+	home    *area
+	areas   []*area // home first
+	layouts []layout
+	ledger  *ledger
+	walks   walks
 
 	mu      sync.Mutex
-	running string // plan id of the pass that runs
+	states  map[string]string // of the tenants, as the last maintenance saw them
+	running string            // plan id of the pass that runs
 	plans   []keptPlan
 }
 
@@ -62,44 +77,120 @@ type keptPlan struct {
 	items []Item
 }
 
-// Open opens the root, and starts to delete what an earlier server left in the trash.
+// Open opens the places of every layout that is configured, and starts to delete what an earlier server left in the trash.
 func Open(options Options) (*Storage, error) {
-	resolved, err := filepath.EvalSymlinks(options.Root)
-	if err != nil {
-		return nil, fmt.Errorf("storage root: %w", err)
+	s := &Storage{options: options, ledger: openLedger(options.StateDir, options.Now, options.Log)}
+	if options.Histories == nil {
+		s.options.Histories = conversation.Open("")
 	}
-	root, err := openRoot(resolved)
-	if err != nil {
-		return nil, fmt.Errorf("storage root: %w", err)
+	var err error
+	if s.around.git, err = newGit(gitLimit); err != nil {
+		return nil, err
 	}
-	s := &Storage{options: options, root: root, trash: newTrash(root, options.Log)}
-	s.around.root = resolved
+	if s.home, err = s.openArea(options.Root); err == nil {
+		s.around.root = s.home.absolute
+		err = s.arrange()
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
 	for _, own := range options.Protected {
-		if own == "" {
-			continue
+		if own != "" {
+			s.around.protected = append(s.around.protected, resolved(own))
 		}
-		if target, err := filepath.EvalSymlinks(own); err == nil {
-			own = target
-		}
-		s.around.protected = append(s.around.protected, own)
 	}
-	// Made now, since a full disk may leave no room for it when it is needed (BR-23).
-	if made, err := s.trash.open(true); err != nil {
-		options.Log.Warn("nothing can be reclaimed", "error", err)
-	} else {
-		made.close()
+	s.warnUnused()
+	for _, a := range s.areas {
+		a.trash.empty()
 	}
-	s.trash.empty()
 	return s, nil
+}
+
+// arrange makes the layouts.
+func (s *Storage) arrange() error {
+	box := &shared{
+		home: s.home, active: s.options.LastActive, guard: s.options.Guard, histories: s.options.Histories, now: s.options.Now,
+	}
+	if box.active == nil {
+		box.active = func() time.Time { return time.Time{} }
+	}
+	s.layouts = []layout{box}
+	if dir := s.options.Workspace; dir != "" {
+		dir = resolved(dir)
+		s.around.workspace = dir
+		if err := s.placeWorkspace(box, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if dir := s.options.RuntimesDir; dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("storage root: %w", err)
+		}
+		a, err := s.openArea(dir)
+		if err != nil {
+			return err
+		}
+		box.histories = conversation.Open("") // its conversations work in containers
+		box.apart = append(box.apart, a.path(runtimeData))
+		s.layouts = append(s.layouts, &docker{area: a, histories: s.options.Histories, now: s.options.Now})
+	}
+	return nil
+}
+
+// placeWorkspace finds the area of the shared workspace: the home, or the directory that holds the workspace, so that the
+// trash lies beside the work and not in it.
+func (s *Storage) placeWorkspace(box *shared, dir string) error {
+	if _, err := os.Lstat(dir); err != nil {
+		return err
+	}
+	if within(dir, s.home.absolute) {
+		box.work, box.workspace = s.home, shown(s.home.absolute, dir)
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	root := parent
+	if !sameDevice(parent, dir) || unix.Access(parent, unix.W_OK) != nil {
+		root = dir
+	}
+	a, err := s.openArea(root)
+	if err != nil {
+		return err
+	}
+	box.work, box.workspace = a, shown(a.absolute, dir)
+	return nil
+}
+
+func (s *Storage) openArea(dir string) (*area, error) {
+	for _, known := range s.areas {
+		if known.absolute == resolved(dir) {
+			return known, nil // one trash has one keeper
+		}
+	}
+	a, err := openArea(dir, s.options.Log, s.options.Now)
+	if err != nil {
+		return nil, err
+	}
+	s.areas = append(s.areas, a)
+	return a, nil
+}
+
+func resolved(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
+	}
+	return path
 }
 
 // Close ends the deletion; the next server goes on with it.
 func (s *Storage) Close() {
-	s.trash.close()
-	s.root.close()
+	s.ledger.tick()
+	s.close()
 }
 
-func (s *Storage) scan(ctx context.Context) (Scan, error) {
-	units, err := scan(ctx, s.root, s.around)
-	return Scan{Units: units, Running: s.options.Guard.Running() > 0}, err
+func (s *Storage) close() {
+	for _, a := range s.areas {
+		a.close()
+	}
+	s.around.git.close()
 }

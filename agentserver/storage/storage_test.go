@@ -117,7 +117,7 @@ func (d *disk) reclaim(request Request) Result {
 
 func (d *disk) status() Status {
 	d.t.Helper()
-	status, err := d.Status(d.t.Context(), time.Now())
+	status, err := d.Status(d.t.Context())
 	require.NoError(d.t, err)
 	return status
 }
@@ -303,7 +303,7 @@ func TestS0_145_FilesAreMovedFirstAndDeletedInTheBackground(t *testing.T) {
 		left.put(trashName+"/a-file", 10)
 		next := openDisk(t, home)
 		defer next.Close()
-		next.trash.wait(t.Context())
+		next.Storage.home.trash.wait(t.Context())
 		require.Empty(t, entries(t, filepath.Join(home, trashName)))
 	})
 }
@@ -423,8 +423,8 @@ func TestBR21_MountsAreNotCrossed(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(d.home, trashName, "entry", "beside"), nil, 0o600))
 		require.NoError(t, syscall.Mount(source, target, "", syscall.MS_BIND, ""))
 		t.Cleanup(func() { require.NoError(t, syscall.Unmount(target, syscall.MNT_DETACH)) })
-		d.trash.empty()
-		d.trash.wait(t.Context())
+		d.Storage.home.trash.empty()
+		d.Storage.home.trash.wait(t.Context())
 		require.NoFileExists(t, filepath.Join(d.home, trashName, "entry", "beside"))
 	})
 	require.FileExists(t, filepath.Join(source, "precious"))
@@ -483,7 +483,7 @@ func TestBR38_ADirectorySwappedForALinkTakesNothingElseWithIt(t *testing.T) {
 
 func TestDeepTreesNeedNoDeepRecursionToDelete(t *testing.T) {
 	d := newDisk(t)
-	d.trash.wait(t.Context())
+	d.Storage.home.trash.wait(t.Context())
 	at := filepath.Join(d.home, trashName, "deep")
 	require.NoError(t, os.Mkdir(at, 0o700))
 	fd, err := syscall.Open(at, syscall.O_DIRECTORY|syscall.O_RDONLY, 0)
@@ -497,7 +497,7 @@ func TestDeepTreesNeedNoDeepRecursionToDelete(t *testing.T) {
 		fd = next
 	}
 	require.NoError(t, syscall.Close(fd))
-	d.trash.empty()
-	d.trash.wait(t.Context())
+	d.Storage.home.trash.empty()
+	d.Storage.home.trash.wait(t.Context())
 	require.Empty(t, entries(t, filepath.Join(d.home, trashName)))
 }

@@ -9,7 +9,11 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,23 +29,29 @@ const (
 	fullRetries  = 8 // how often a directory is emptied into which somebody goes on writing
 )
 
+// What cannot be deleted is tried again after these times, each twice the one before.
+const (
+	retryFirst   = time.Minute
+	retryLongest = 24 * time.Hour
+)
+
 // trash deletes what was moved into it, in the background. What a server leaves there is deleted by the next one.
 type trash struct {
 	root handle
 	log  *slog.Logger
+	now  func() time.Time
 
 	mu       sync.Mutex
-	draining chan struct{}   // closed when the deletion that runs is through; nil when none runs
-	again    bool            // something was added since it began
-	held     map[string]bool // names that are not to be deleted: not yet looked at
-	failed   map[string]bool // names that could not be deleted, said once; tried once each time the trash is emptied
-	tried    map[string]bool // names that could not be deleted this time
+	draining chan struct{}    // closed when the deletion that runs is through; nil when none runs
+	again    bool             // something was added since it began
+	held     map[string]bool  // names that are not to be deleted: not yet looked at
+	failed   map[string]Stuck // names that could not be deleted, said once; tried again when their time has come
 	stop     context.CancelFunc
 	ctx      context.Context
 }
 
-func newTrash(root handle, log *slog.Logger) *trash {
-	t := &trash{root: root, log: log, held: map[string]bool{}, failed: map[string]bool{}}
+func newTrash(root handle, log *slog.Logger, now func() time.Time) *trash {
+	t := &trash{root: root, log: log, now: now, held: map[string]bool{}, failed: map[string]Stuck{}}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -112,7 +122,7 @@ func (t *trash) drain() {
 			t.mu.Unlock()
 			return
 		}
-		t.again, t.tried = false, map[string]bool{}
+		t.again = false
 		t.mu.Unlock()
 		dir, err := t.open(false)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +174,7 @@ func (t *trash) pending(dir handle) ([]string, error) {
 		some, err := fresh.names(trashBatch)
 		t.mu.Lock()
 		for _, name := range some {
-			if !t.held[name] && !t.tried[name] {
+			if !t.held[name] && !t.now().Before(t.failed[name].RetryAt) {
 				names = append(names, name)
 			}
 		}
@@ -184,16 +194,46 @@ func (t *trash) pending(dir handle) ([]string, error) {
 // is, said once, and keeps nothing else.
 func (t *trash) delete(dir handle, name string) {
 	err := t.tryDelete(dir, name)
-	if err == nil || t.ctx.Err() != nil {
+	if t.ctx.Err() != nil {
 		return
 	}
 	t.mu.Lock()
-	said := t.failed[name]
-	t.failed[name], t.tried[name] = true, true
+	tries := t.failed[name].Tries
+	if err == nil {
+		delete(t.failed, name)
+	} else {
+		wait := min(retryFirst<<min(tries, 20), retryLongest)
+		t.failed[name] = Stuck{Path: name, Error: reasonFor(err), Tries: tries + 1, RetryAt: t.now().Add(wait)}
+	}
 	t.mu.Unlock()
-	if !said {
+	if err != nil && tries == 0 {
 		t.log.Warn("not deletable, left in the trash", "entry", name, "error", err)
 	}
+}
+
+// stuck lists what cannot be deleted, by its path as it is shown beneath root.
+func (t *trash) stuck(root string) []Stuck {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.failed) == 0 {
+		return nil
+	}
+	dir, err := t.open(false)
+	if err != nil {
+		return nil
+	}
+	defer dir.close()
+	all := make([]Stuck, 0, len(t.failed))
+	for name, entry := range t.failed {
+		if _, err := dir.stat(name); errors.Is(err, fs.ErrNotExist) {
+			delete(t.failed, name) // somebody else took it away
+			continue
+		}
+		entry.Path = shown(root, filepath.Join(t.root.file.Name(), trashName, entry.Path))
+		all = append(all, entry)
+	}
+	slices.SortFunc(all, func(a, b Stuck) int { return strings.Compare(a.Path, b.Path) })
+	return all
 }
 
 func (t *trash) tryDelete(dir handle, name string) error {
