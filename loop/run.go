@@ -179,7 +179,7 @@ func (t *tracked) pass(ctx context.Context, log *slog.Logger) (done int, err err
 func (t *tracked) recovered(ctx context.Context, log *slog.Logger) (done int, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error("pass panicked", "panic", p, "stack", string(debug.Stack()))
+			log.Error("pass panicked", "error", p, "stack", string(debug.Stack()))
 			done, err = 0, fmt.Errorf("panic: %v", p)
 		}
 	}()

@@ -78,7 +78,7 @@ func (s *Store) countCleanups(ctx context.Context, c *Census) error {
 	}
 	var ahead, due, ordered []count
 	grouped := func(q *bun.SelectQuery, since string) *bun.SelectQuery {
-		return q.Column("s.backend").ColumnExpr("count(*) AS n").ColumnExpr("min("+since+") AS oldest").GroupExpr("s.backend")
+		return q.Column("s.backend").ColumnExpr("count(*) AS n").ColumnExpr("min(" + since + ") AS oldest").GroupExpr("s.backend")
 	}
 	const stamp = "r.sandbox_cleanup_due_at"
 	if err := grouped(sweepable(s.db), stamp).Where(stamp+" > ?", c.At).Scan(ctx, &ahead); err != nil {

@@ -56,7 +56,7 @@ func (s *server) completeRun(w http.ResponseWriter, r *http.Request, who Caller)
 // the answer: the run has ended.
 func (s *server) ended(w http.ResponseWriter, r *http.Request, done models.Finished) error {
 	if err := s.Store.AfterEnd(context.WithoutCancel(r.Context()), done); err != nil {
-		s.log.ErrorContext(r.Context(), "the end of a run was not followed up", "run", done.Run.ID, "error", err)
+		s.log.ErrorContext(r.Context(), "the end of a run was not followed up", "run_id", done.Run.ID, "error", err)
 	}
 	if done.Decision.Box != models.BoxNothing || done.Run.AftercareAt != nil {
 		nudge(s.Nudge.Settle)

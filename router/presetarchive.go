@@ -165,7 +165,7 @@ func (s *server) dropUpload(ctx context.Context, u *models.Upload) {
 		err = s.Store.DeleteUpload(ctx, u.ID)
 	}
 	if err != nil {
-		s.log.WarnContext(ctx, "upload not taken back", "upload", u.ID, "error", err)
+		s.log.WarnContext(ctx, "upload not taken back", "upload_id", u.ID, "error", err)
 	}
 }
 

@@ -114,7 +114,7 @@ func (s *server) replaceCode(ctx context.Context, a *models.Automation, code *re
 	}
 	if removed {
 		if err := s.Blob.Delete(context.WithoutCancel(ctx), code.old.BlobKey); err != nil {
-			s.log.WarnContext(ctx, "file of a replaced upload not removed", "upload", code.old.ID, "error", err)
+			s.log.WarnContext(ctx, "file of a replaced upload not removed", "upload_id", code.old.ID, "error", err)
 		}
 	}
 	return changed, nil

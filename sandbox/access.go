@@ -291,7 +291,7 @@ func (a *Access) detach(boxID uuid.UUID, at *attachment) {
 		ctx, cancel := context.WithTimeout(context.Background(), recordWithin)
 		defer cancel()
 		if err := a.release(ctx, boxID); err != nil {
-			a.Log.WarnContext(ctx, "attachment not removed; it runs out by itself", "box", boxID, "error", err)
+			a.Log.WarnContext(ctx, "attachment not removed; it runs out by itself", "workspace_id", boxID, "error", err)
 		}
 	}
 	a.leave(boxID, at)
@@ -324,7 +324,7 @@ func (a *Access) renewing(boxID uuid.UUID) (end func()) {
 				return // deletes by hand do not wait
 			}
 			if err != nil && ctx.Err() == nil {
-				a.Log.WarnContext(ctx, "attachment not renewed", "box", boxID, "error", err)
+				a.Log.WarnContext(ctx, "attachment not renewed", "workspace_id", boxID, "error", err)
 			}
 		}
 	})

@@ -48,7 +48,7 @@ func (w *work) prepare(name Step) (models.Step, error) {
 		failed.Name = string(markUnreachable)
 	}
 	failed.Events = []models.Event{w.event(pastOf[name], "failed", w.errorText(err))}
-	w.Log.WarnContext(ctx, "preparing step failed", "box", w.claim.Box.ID, "step", name, "error", w.errorText(err))
+	w.Log.WarnContext(ctx, "preparing step failed", "workspace_id", w.claim.Box.ID, "step", name, "error", w.errorText(err))
 	return failed, nil
 }
 
@@ -192,7 +192,7 @@ func (w *work) readOutput(ctx context.Context, id string) (*outputTail, error) {
 		case err != nil && len(tail.frames) == 0:
 			return nil, err
 		case err != nil:
-			w.Log.WarnContext(ctx, "output was cut", "box", w.claim.Box.ID, "error", w.errorText(err))
+			w.Log.WarnContext(ctx, "output was cut", "workspace_id", w.claim.Box.ID, "error", w.errorText(err))
 			return tail, nil
 		}
 		tail.add(frame)
@@ -224,7 +224,7 @@ func (w *work) finishResponse(ctx context.Context) json.RawMessage {
 	}
 	answer, err := w.agent().FinishResponse(ctx, *conversation)
 	if err != nil {
-		w.Log.DebugContext(ctx, "finish response not read", "box", w.claim.Box.ID, "error", w.errorText(err))
+		w.Log.DebugContext(ctx, "finish response not read", "workspace_id", w.claim.Box.ID, "error", w.errorText(err))
 		return nil
 	}
 	return answer
@@ -253,7 +253,7 @@ func (w *work) reclaim(ctx context.Context, step *models.Step) (models.Event, er
 	}
 	if info.Has(FeatureStorageStatus) {
 		if step.Storage, err = w.agent().Storage(ctx); err != nil {
-			w.Log.DebugContext(ctx, "storage status not read", "box", w.claim.Box.ID, "error", w.errorText(err))
+			w.Log.DebugContext(ctx, "storage status not read", "workspace_id", w.claim.Box.ID, "error", w.errorText(err))
 		}
 	}
 	return event, nil

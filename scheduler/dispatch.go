@@ -104,11 +104,11 @@ func (d *Dispatch) pass(ctx context.Context) (int, error) {
 
 // execute carries a claimed run to the start of its command, or ends it. Its error is one that the run does not tell about.
 func (d *Dispatch) execute(ctx context.Context, c models.Dispatched) (err error) {
-	log := d.Log.With("run", c.Run.ID)
+	log := d.Log.With("run_id", c.Run.ID)
 	log.InfoContext(ctx, "run claimed", "attempt", c.Run.Attempt)
 	defer func() {
 		if p := recover(); p != nil {
-			log.ErrorContext(ctx, "execution panicked", "panic", p)
+			log.ErrorContext(ctx, "execution panicked", "error", p)
 			err = d.fail(ctx, c.Run, &failure{
 				status: models.RunFailed, text: "Internal error",
 				detail: models.StatusDetail{
@@ -134,11 +134,11 @@ func (d *Dispatch) conclude(ctx context.Context, run *models.Run, err error) err
 	case ctx.Err() != nil:
 		return nil //nolint:nilerr // we are stopping: the run is claimed again when its lease was given back
 	case errors.As(err, &failed):
-		d.Log.WarnContext(ctx, "run not started", "run", run.ID, "error", failed)
+		d.Log.WarnContext(ctx, "run not started", "run_id", run.ID, "error", failed)
 		return d.fail(ctx, run, failed)
 	case errors.Is(err, models.ErrConflict), errors.Is(err, models.ErrLeaseLost),
 		errors.Is(err, sandbox.ErrOrdered), errors.Is(err, models.ErrDeletionOrdered):
-		d.Log.InfoContext(ctx, "run left: it was ended or taken over", "run", run.ID, "cause", err)
+		d.Log.InfoContext(ctx, "run left: it was ended or taken over", "run_id", run.ID, "error", err)
 		return nil
 	}
 	return fmt.Errorf("execute run %s: %w", run.ID, err)

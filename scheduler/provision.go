@@ -34,7 +34,7 @@ func (d *Dispatch) provision(ctx context.Context, c models.Dispatched) error {
 		if c.Run.Attempt >= d.Settings.ProvisionMaxAttempts {
 			return d.letGo(h, d.conclude(ctx, c.Run, down.failure(c.Run.Attempt)))
 		}
-		d.Log.WarnContext(ctx, "box did not come up", "run", c.Run.ID, "box", c.Box.ID, "attempt", c.Run.Attempt, "error", down)
+		d.Log.WarnContext(ctx, "box did not come up", "run_id", c.Run.ID, "workspace_id", c.Box.ID, "attempt", c.Run.Attempt, "error", down)
 		next, err := d.nextAttempt(ctx, h, c, down)
 		if err != nil {
 			return d.conclude(ctx, c.Run, err)
@@ -55,7 +55,7 @@ func (d *Dispatch) nextAttempt(ctx context.Context, h *hold, c models.Dispatched
 		return nil, d.letGo(h, fmt.Errorf("next attempt of run %s: %w", c.Run.ID, err))
 	}
 	if err := d.letGo(h, nil); err != nil {
-		d.Log.WarnContext(ctx, "lease not given back", "box", h.box.ID, "error", err)
+		d.Log.WarnContext(ctx, "lease not given back", "workspace_id", h.box.ID, "error", err)
 	}
 	next := d.holdBox(ctx, box)
 	if err := pause(next.Patient, wait); err != nil {
@@ -121,7 +121,7 @@ func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) err
 	case definite(err), errors.Is(err, sandbox.ErrBreakerOpen), errors.Is(err, sandbox.ErrNotMade), sandbox.NeverDone(err):
 		// nothing was made, or even asked
 		if closeErr := d.closeRow(record, h); closeErr != nil {
-			d.Log.WarnContext(ctx, "refused box not closed", "box", c.Box.ID, "error", closeErr)
+			d.Log.WarnContext(ctx, "refused box not closed", "workspace_id", c.Box.ID, "error", closeErr)
 		}
 		return contextFailure(err)
 	case ctx.Err() != nil:

@@ -52,7 +52,7 @@ func (s *Schedules) pass(ctx context.Context) (int, error) {
 		fire := decideFire(d, now)
 		if fire.Disable != "" {
 			s.Log.WarnContext(ctx, "automation disabled: its schedule cannot be evaluated",
-				"automation", d.Automation.ID, "reason", fire.Disable)
+				"automation_id", d.Automation.ID, "reason", fire.Disable)
 		}
 		fires = append(fires, fire)
 	}

@@ -75,7 +75,7 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 	if err != nil || command == "" {
 		return err
 	}
-	d.Log.InfoContext(ctx, "command started", "run", x.Run.ID, "command", command)
+	d.Log.InfoContext(ctx, "command started", "run_id", x.Run.ID, "command_id", command)
 	return d.recordCommand(x.lives(ctx), x.Run.ID, command)
 }
 
@@ -93,7 +93,7 @@ func (d *Dispatch) resolveStart(ctx context.Context, x *execution, cause error) 
 		refused = lookErr == nil
 	}
 	if !refused {
-		d.Log.WarnContext(ctx, "answer to the start lost: the command will be looked up", "run", x.Run.ID, "error", cause)
+		d.Log.WarnContext(ctx, "answer to the start lost: the command will be looked up", "run_id", x.Run.ID, "error", cause)
 		return "", nil
 	}
 	d.removeEnv(ctx, x)
@@ -107,7 +107,7 @@ func (d *Dispatch) removeEnv(ctx context.Context, x *execution) {
 		return
 	}
 	if _, err := x.agent.StartCommand(ctx, removeEnvCommand(x.work), 30*time.Second); err != nil {
-		d.Log.WarnContext(ctx, "environment file not removed", "run", x.Run.ID, "error", err)
+		d.Log.WarnContext(ctx, "environment file not removed", "run_id", x.Run.ID, "error", err)
 	}
 }
 

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"go/ast"
-	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -132,37 +131,4 @@ func TestVolumeCasesSaySoInTheirName(t *testing.T) {
 		}
 	}
 	requireNone(t, found, "the runner finds cases to repeat at full size by Volume in the test's name")
-}
-
-// TestMessagesOfLogLinesAreConstant keeps identifiers and error texts out of messages, so that equal failures are equal lines.
-func TestMessagesOfLogLinesAreConstant(t *testing.T) {
-	levels := map[string]bool{"Debug": true, "Info": true, "Warn": true, "Error": true}
-	var found []string
-	for _, f := range code(t) {
-		ast.Inspect(f.ast, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok || len(call.Args) == 0 {
-				return true
-			}
-			sel, ok := call.Fun.(*ast.SelectorExpr)
-			if !ok || !levels[sel.Sel.Name] || !isLogger(sel.X) {
-				return true
-			}
-			if lit, ok := call.Args[0].(*ast.BasicLit); !ok || lit.Kind != token.STRING {
-				found = append(found, f.at(call.Pos()))
-			}
-			return true
-		})
-	}
-	requireNone(t, found, "log messages that are no constant")
-}
-
-func isLogger(x ast.Expr) bool {
-	switch x := x.(type) {
-	case *ast.Ident:
-		return x.Name == "log" || x.Name == "logger" || x.Name == "slog"
-	case *ast.SelectorExpr:
-		return strings.EqualFold(x.Sel.Name, "log") || strings.EqualFold(x.Sel.Name, "logger")
-	}
-	return false
 }

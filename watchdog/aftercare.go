@@ -51,13 +51,13 @@ func (w *Watchdog) aftercarePass(ctx context.Context) (int, error) {
 	var again *time.Time
 	switch over := run.CompletedAt == nil || now.Sub(*run.CompletedAt) > aftercareFor; {
 	case over && (err != nil || !done):
-		w.Log.WarnContext(ctx, "ended run left as it is", "run", run.ID, "error", err)
+		w.Log.WarnContext(ctx, "ended run left as it is", "run_id", run.ID, "error", err)
 	case err != nil || !done:
 		next := now.Add(aftercareAgain)
 		again = &next
 	}
 	if err != nil {
-		w.Log.DebugContext(ctx, "ended run not looked after yet", "run", run.ID, "error", err)
+		w.Log.DebugContext(ctx, "ended run not looked after yet", "run_id", run.ID, "error", err)
 	}
 	if err := w.Store.SetAftercare(ctx, run.ID, again); err != nil {
 		return 0, fmt.Errorf("look after run %s: %w", run.ID, err)

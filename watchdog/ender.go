@@ -19,10 +19,10 @@ func (w *Watchdog) end(ctx context.Context, run *models.Run, o models.Outcome) e
 		return fmt.Errorf("finish run %s: %w", run.ID, err)
 	}
 	if !done.Won {
-		w.Log.DebugContext(ctx, "run ended otherwise meanwhile", "run", run.ID)
+		w.Log.DebugContext(ctx, "run ended otherwise meanwhile", "run_id", run.ID)
 		return nil
 	}
-	w.Log.InfoContext(ctx, "run ended", "run", run.ID, "status", o.Status, "reason", o.Reason, "box", done.Decision.Box)
+	w.Log.InfoContext(ctx, "run ended", "run_id", run.ID, "status", o.Status, "reason", o.Reason, "disposition", done.Decision.Box)
 	w.settleSoon()
 	w.JanitorNudge.Wake()
 	return w.Store.AfterEnd(ctx, done)

@@ -254,8 +254,8 @@ func TestC_006_EveryBoxIsDeletedThroughItsOwnBackend(t *testing.T) {
 				_, err := unserved.Pass(r.Context())
 				require.NoError(r, err)
 			}
-			require.Equal(r, 1, strings.Count(said.String(), "backend=elsewhere"), "one warning, not one a pass")
-			require.NotContains(r, said.String(), "backend=fake")
+			require.Equal(r, 1, strings.Count(said.String(), "provider=elsewhere"), "one warning, not one a pass")
+			require.NotContains(r, said.String(), "provider=fake")
 		})
 		r.Backends[other] = r.Backends[place]
 		r.drain(r.Janitor().Pass)

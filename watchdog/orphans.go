@@ -31,6 +31,7 @@ func (w *Watchdog) Orphans(p models.Place) loop.Loop {
 
 func (w *Watchdog) orphans(ctx context.Context, p models.Place) (int, error) {
 	began := w.Store.Now()
+	defer func() { w.swept("orphan", began, 0) }()
 	var listed []models.Listed
 	shown := map[string]bool{}
 	for obs, err := range w.Backends[p].List(ctx, sandbox.Label{Deployment: w.Deployment}) {
@@ -52,7 +53,7 @@ func (w *Watchdog) orphans(ctx context.Context, p models.Place) (int, error) {
 			return changed, fmt.Errorf("sight box %s: %w", l.ProviderID, err)
 		}
 		if found {
-			w.Log.WarnContext(ctx, "box without a row found", "backend", p.Backend, "provider_id", l.ProviderID, "workspace", l.WorkspaceID)
+			w.Log.WarnContext(ctx, "box without a row found", "provider", p.Backend, "sandbox_id", l.ProviderID, "workspace_id", l.WorkspaceID)
 			changed++
 		}
 	}

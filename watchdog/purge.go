@@ -41,7 +41,9 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 			return events, fmt.Errorf("forget output of run %s: %w", run, err)
 		}
 	}
-	if n := events + sweeps + len(expired); n > 0 {
+	n := events + sweeps + len(expired)
+	w.swept("events", now, n)
+	if n > 0 {
 		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "outputs", len(expired))
 	}
 	return max(events, sweeps, len(expired)), nil

@@ -66,7 +66,7 @@ func (w *Watchdog) stale(ctx context.Context, run *models.Run) error {
 	defer cancel()
 	out, err := w.lastOutput(call, run)
 	if err != nil {
-		w.Log.DebugContext(ctx, "command not asked", "run", run.ID, "error", err)
+		w.Log.DebugContext(ctx, "command not asked", "run_id", run.ID, "error", err)
 		out = sandbox.CommandOutput{}
 	}
 	return w.check(ctx, run, out)

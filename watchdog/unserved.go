@@ -21,7 +21,7 @@ func (w *Watchdog) Unserved() loop.Loop {
 		for _, p := range found {
 			if !said[p] {
 				said[p] = true
-				w.Log.WarnContext(ctx, "boxes are left alone: this process does not serve their place", "backend", p.Backend, "location", p.Location)
+				w.Log.WarnContext(ctx, "boxes are left alone: this process does not serve their place", "provider", p.Backend, "location", p.Location)
 			}
 		}
 		return 0, err

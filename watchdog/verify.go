@@ -84,7 +84,7 @@ func (w *Watchdog) wait(ctx context.Context, run *models.Run, v verdict, now, al
 		}
 		return w.Store.RecordCheck(ctx, run.ID, c)
 	}
-	w.Log.WarnContext(ctx, "run could not be verified", "run", run.ID, "error", v.text)
+	w.Log.WarnContext(ctx, "run could not be verified", "run_id", run.ID, "error", v.text)
 	c.StatusDetail = models.StatusDetail{
 		Phase: "verification", Kind: v.kind, Detail: v.text, Transient: true, Source: v.source, Operation: v.asked, StatusCode: v.status,
 	}.Seen(now, run.StatusDetail)

@@ -95,6 +95,7 @@ func (a *App) Close() error {
 		errs = append(errs, a.closers[i]())
 	}
 	a.closers = nil
+	flushLog(a.log)
 	return errors.Join(errs...)
 }
 
@@ -197,7 +198,7 @@ func (a *App) openBackends(ctx context.Context) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	deps := backend.Deps{
-		DataDir: a.config.Storage.DataDir, Executable: executable, Log: a.log, Now: a.store.Now, Config: a.config, Keys: a.store,
+		DataDir: a.config.Storage.DataDir, Executable: executable, Log: a.component("backend"), Now: a.store.Now, Config: a.config, Keys: a.store,
 	}
 	a.backends = map[string]*sandbox.Decorated{}
 	for _, name := range a.served() {
@@ -290,7 +291,7 @@ func (a *App) cloud() router.Verifier {
 	if a.choice.Backend != openhandsBackend {
 		return nil
 	}
-	check := router.NewCloud(a.config, a.log)
+	check := router.NewCloud(a.config, a.component("router"))
 	a.onClose(func() error {
 		check.Close()
 		return nil
@@ -309,7 +310,7 @@ func (a *App) handler() http.Handler {
 		LocalKey: a.localKey, Cloud: a.cloud(), Settings: a.settings(), Capabilities: capabilities,
 		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
-		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Version: version, SDKVersion: sdkVersion, Log: a.log,
+		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Version: version, SDKVersion: sdkVersion, Log: a.component("router"),
 	})
 }
 

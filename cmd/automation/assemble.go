@@ -54,14 +54,14 @@ func (a *App) assemble(context.Context) error {
 	}
 	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
 		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs,
-		Log: a.log, Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted,
+		Log: a.component("settler"), Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted,
 	})
-	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.log, Wake: a.nudges.wake})
+	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.component("access"), Wake: a.nudges.wake})
 	a.onClose(func() error {
 		a.access.Close()
 		return nil
 	})
-	duties, err := loop.New(a.log, a.loops()...)
+	duties, err := loop.New(a.component("loop"), a.loops()...)
 	if err != nil {
 		return err
 	}
@@ -78,17 +78,17 @@ func (a *App) assemble(context.Context) error {
 // loops are the duties of this process.
 func (a *App) loops() []loop.Loop {
 	schedules := &scheduler.Schedules{
-		Store: a.store, Decide: a.decide, Interval: a.config.Scheduler.Interval, Log: a.log,
+		Store: a.store, Decide: a.decide, Interval: a.config.Scheduler.Interval, Log: a.component("schedule"),
 		Nudge: a.nudges.schedule, Dispatch: a.nudges.dispatch, Settle: a.nudges.wakeAll, Fired: a.metrics.SchedulesFired,
 	}
 	dispatch := &scheduler.Dispatch{
 		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.apiURL(),
-		Settings: a.config.Dispatch, Contract: a.contract, Log: a.log,
+		Settings: a.config.Dispatch, Contract: a.contract, Log: a.component("dispatch"),
 		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll, Started: a.metrics.RunStarted,
 	}
 	watch := &watchdog.Watchdog{
 		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{},
-		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.log,
+		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.component("watchdog"),
 		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle, Swept: a.swept,
 		AftercareNudge: a.nudges.aftercare,
 	}

@@ -18,7 +18,7 @@ import (
 // measure makes the metrics, before the parts that report to them.
 func (a *App) measure(context.Context) error {
 	a.metrics = metrics.New(metrics.Config{
-		Version: version, Commit: commit(), Backends: backend.Names(), Serves: a.served(), Now: a.store.Now, Log: a.log,
+		Version: version, Commit: commit(), Backends: backend.Names(), Serves: a.served(), Now: a.store.Now, Log: a.component("metrics"),
 	})
 	a.metrics.WatchPools(a.store.Pools())
 	a.metrics.WatchState(a.store.Census)

@@ -91,6 +91,7 @@ func (a *App) login(context.Context) error {
 		return err
 	}
 	a.localKey = config.Secret(key)
+	hide(a.log, key)
 	if made {
 		a.log.Info("made a login key", "file", filepath.Join(a.config.Storage.DataDir, apiKeyFile))
 	}

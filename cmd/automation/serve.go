@@ -3,12 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
-	"os"
 	"slices"
 
-	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 
 	"automation/config"
@@ -57,6 +53,7 @@ func (io Streams) serve(ctx context.Context, roles []role) error {
 		return err
 	}
 	log := newLog(cfg.Log, io.Err)
+	hideSecrets(log, cfg, io.Env)
 	for _, warning := range config.Unknown(io.Env, backend.Variables()...) {
 		log.Warn("unknown variable", "detail", warning)
 	}
@@ -85,23 +82,4 @@ func (a *App) backendName() string {
 		return "local mode: " + a.config.Sandbox.AgentServerURL
 	}
 	return a.choice.Backend
-}
-
-// newLog writes JSON for machines and coloured lines for a terminal.
-func newLog(c config.Log, w io.Writer) *slog.Logger {
-	terminal := isTerminal(w)
-	if c.JSON && (!terminal || c.JSONForConsole) {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.Level}))
-	}
-	return slog.New(tint.NewHandler(w, &tint.Options{Level: c.Level, NoColor: !terminal || os.Getenv("NO_COLOR") != ""}))
-}
-
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -246,7 +246,7 @@ func (b *openhands) change(ctx context.Context, box sandbox.Ref, action string, 
 	path := "/api/v1/sandboxes/" + named.ProviderID + "/" + action
 	err := b.call(ctx, box.Owner, request{method: http.MethodPost, path: path, within: lifecycleWithin}, nil)
 	if err == nil {
-		b.log.InfoContext(ctx, "sandbox "+action+" accepted", "sandbox", named.ProviderID)
+		b.log.InfoContext(ctx, "sandbox operation accepted", "operation", action, "sandbox_id", named.ProviderID)
 		return nil
 	}
 	answer, _ := errors.AsType[*sandbox.ProviderError](err)
@@ -256,7 +256,7 @@ func (b *openhands) change(ctx context.Context, box sandbox.Ref, action string, 
 	if !errors.Is(err, sandbox.ErrGone) {
 		return fmt.Errorf("%s box %s: %w", action, named.ProviderID, err)
 	}
-	b.log.InfoContext(ctx, "sandbox "+action+" answered 404", "sandbox", named.ProviderID)
+	b.log.InfoContext(ctx, "sandbox operation answered 404", "operation", action, "sandbox_id", named.ProviderID)
 	obs, lookErr := b.look(ctx, box.Owner, named.ProviderID)
 	switch {
 	case lookErr != nil:

@@ -124,7 +124,7 @@ func (m *mintedKeys) stored(ctx context.Context, o sandbox.Owner) models.Provide
 	}
 	key, err := m.store.ProviderKey(ctx, openhandsName, o.OrgID, o.UserID)
 	if err != nil && !errors.Is(err, models.ErrNotFound) {
-		m.log.WarnContext(ctx, "key of a user not read", "user", o.UserID, "error", err)
+		m.log.WarnContext(ctx, "key of a user not read", "user_id", o.UserID, "error", err)
 	}
 	return key
 }
@@ -152,7 +152,7 @@ func (m *mintedKeys) mint(ctx context.Context, o sandbox.Owner, u *userKey) (str
 	u.key = models.ProviderKey{Backend: openhandsName, OrgID: o.OrgID, UserID: o.UserID, Key: answer.Key, MintedAt: m.now()}
 	if m.store != nil {
 		if _, err := m.store.KeepProviderKey(ctx, openhandsName, o.OrgID, o.UserID, answer.Key); err != nil {
-			m.log.WarnContext(ctx, "key of a user not kept", "user", o.UserID, "error", err)
+			m.log.WarnContext(ctx, "key of a user not kept", "user_id", o.UserID, "error", err)
 		}
 	}
 	return answer.Key, nil

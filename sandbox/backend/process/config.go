@@ -78,7 +78,7 @@ func (b *Backend) findHold(log *slog.Logger) error {
 	case !b.limits.none():
 		return fmt.Errorf("AUTOMATION_PROCESS_MAX_…: %w", err)
 	default:
-		log.Info("boxes are held by their supervisors", "why", err)
+		log.Info("boxes are held by their supervisors", "error", err)
 	}
 	return nil
 }
