@@ -61,6 +61,7 @@ func TestDispatch_Tarballs(t *testing.T) {
 				require.Nil(r, run.StartingAt)
 				if c.disabled {
 					require.Equal(r, c.want, *a.DisabledReason)
+					require.JSONEq(r, `{"status_detail":`+string(run.StatusDetail)+`}`, string(a.DisabledDetail))
 					require.Equal(r, "TarballNotFoundError", r.detail(run).Code)
 				}
 				r.fake.Watch(nil)

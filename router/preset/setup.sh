@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-if [ -x .venv/bin/python ] && .venv/bin/python -c 'import openhands.sdk, openhands.tools, openhands.workspace' 2>/dev/null; then
+if .venv/bin/python -c 'from importlib.metadata import version as v; v("openhands-sdk"), v("openhands-tools"), v("openhands-workspace")' 2>/dev/null; then
 	exit 0
 fi
 
