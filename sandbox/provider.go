@@ -32,7 +32,7 @@ func (w *work) inspect() (models.Step, bool, error) {
 	answered(&step)
 	w.sees(&step, obs.State)
 	step.ExpiresAt = obs.ExpiresAt
-	if obs.State != b.Observed {
+	if obs.State != b.Observed && b.Observed != models.SeenDeleting { // a delete that was accepted and does not show is no progress
 		step.Attempts = 0
 	}
 	switch obs.State {
@@ -307,6 +307,9 @@ func (w *work) until(want models.Observed) (last *Observation, shown bool) {
 	}
 }
 
+// busyMost is how often a delete is found under way until somebody should look: about twenty minutes, by the backoff.
+const busyMost = 8
+
 // delete asks the provider to remove every open identity. Its first record clears the run's stamp, whatever came of it
 // (S1-033); from then on the box's own backoff counts.
 func (w *work) delete() (models.Step, bool, error) {
@@ -335,7 +338,10 @@ func (w *work) delete() (models.Step, bool, error) {
 		answered(&step)
 		w.sees(&step, models.SeenDeleting)
 		w.again(&step, "deleted", fmt.Errorf("delete: %w", err))
-		step.Events = nil // under way is no failure
+		step.Events = nil // under way is no failure, unless it is for long
+		if step.Attempts >= busyMost {
+			step.NeedsAttention = AttentionDelete
+		}
 	default:
 		w.Deletes(w.claim.Box, err)
 		w.again(&step, "deleted", fmt.Errorf("delete: %w", err))

@@ -249,8 +249,8 @@ func (b *openhands) change(ctx context.Context, box sandbox.Ref, action string, 
 		b.log.InfoContext(ctx, "sandbox operation accepted", "operation", action, "sandbox_id", named.ProviderID)
 		return nil
 	}
-	answer, _ := errors.AsType[*sandbox.ProviderError](err)
-	if answer != nil && answer.Status == http.StatusConflict {
+	answer, conflict := conflict(err)
+	if conflict {
 		return fmt.Errorf("%s box %s: %w: %w", action, named.ProviderID, sandbox.ErrBusy, answer)
 	}
 	if !errors.Is(err, sandbox.ErrGone) {
@@ -267,6 +267,12 @@ func (b *openhands) change(ctx context.Context, box sandbox.Ref, action string, 
 		return fmt.Errorf("%s box %s: %w", action, named.ProviderID, sandbox.ErrGone)
 	}
 	return fmt.Errorf("%s box %s, which is shown %s: %w", action, named.ProviderID, obs.State, answer)
+}
+
+// conflict returns the provider's answer in err, and whether it is about the box's state. One to a mint is not.
+func conflict(err error) (answer *sandbox.ProviderError, is bool) {
+	answer, _ = errors.AsType[*sandbox.ProviderError](err)
+	return answer, answer != nil && answer.Status == http.StatusConflict && !errors.Is(err, sandbox.ErrNotMade)
 }
 
 // Delete removes every named box. The id is sent in path and query, because the handler has wanted either over time. A 404
@@ -300,7 +306,7 @@ func (b *openhands) deleteOne(ctx context.Context, owner sandbox.Owner, id strin
 	err := b.call(ctx, owner, request{
 		method: http.MethodDelete, path: "/api/v1/sandboxes/" + id, query: url.Values{"sandbox_id": {id}}, within: lifecycleWithin,
 	}, nil)
-	if answer, ok := errors.AsType[*sandbox.ProviderError](err); ok && answer.Status == http.StatusConflict {
+	if answer, conflict := conflict(err); conflict {
 		return fmt.Errorf("%w: %w", sandbox.ErrBusy, answer)
 	}
 	if err != nil {
