@@ -161,6 +161,8 @@ type work struct {
 }
 
 func (s *Settler) settle(ctx context.Context, backend Backend, c models.Claim) (err error) {
+	ctx, end := traced(ctx, c.Box)
+	defer func() { end(err) }()
 	w := &work{Settler: s, backend: backend, claim: c, held: true, lease: HoldLease(ctx, s.Store, c, s.Timing)}
 	defer func() {
 		if p := recover(); p != nil {

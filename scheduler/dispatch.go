@@ -104,6 +104,8 @@ func (d *Dispatch) pass(ctx context.Context) (int, error) {
 
 // execute carries a claimed run to the start of its command, or ends it. Its error is one that the run does not tell about.
 func (d *Dispatch) execute(ctx context.Context, c models.Dispatched) (err error) {
+	ctx, end := traced(ctx, c.Run)
+	defer func() { end(err) }()
 	log := d.Log.With("run_id", c.Run.ID)
 	log.InfoContext(ctx, "run claimed", "attempt", c.Run.Attempt)
 	defer func() {
