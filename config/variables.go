@@ -64,7 +64,7 @@ func (f field) accepts() string {
 }
 
 // meanings is what each variable is for.
-var meanings = map[string]string{
+var meanings = map[string]string{ //nolint:gosec // names and words, no credential
 	"AUTOMATION_DB_URL":                     "the database; wins over the variables below",
 	"AUTOMATION_DB_HOST":                    "PostgreSQL: host, or the folder of its socket",
 	"AUTOMATION_DB_PORT":                    "PostgreSQL: port",

@@ -44,7 +44,7 @@ func TestAStoppingServiceIsNotReadyBeforeItsPortClosesAndFinishesWhatItHasBegun(
 	c, answers, rest := upload(t, s)
 	ready := strings.TrimSuffix(s.base, "/v1") + "/ready"
 	status := func() int {
-		answer, err := http.Get(ready) //nolint:noctx,forbidigo // a prober
+		answer, err := http.Get(ready) //nolint:forbidigo // a prober
 		if err != nil {
 			return 0
 		}

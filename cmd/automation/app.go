@@ -91,8 +91,8 @@ func newApp(ctx context.Context, cfg config.Config, environ []string, log *slog.
 // Close releases what newApp opened, newest first.
 func (a *App) Close() error {
 	var errs []error
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		errs = append(errs, a.closers[i]())
+	for _, closing := range slices.Backward(a.closers) {
+		errs = append(errs, closing())
 	}
 	a.closers = nil
 	flushLog(a.log)

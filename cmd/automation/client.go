@@ -181,18 +181,26 @@ func (c *client) json(ctx context.Context, method, path string, body, into any) 
 
 // call makes one call and returns the body of a success; the error is an *apiError or errUnreachable.
 func (c *client) call(ctx context.Context, method, path, kind string, body []byte) ([]byte, error) {
-	answer, raw, err := c.exchange(ctx, method, path, kind, body)
+	got, err := c.exchange(ctx, method, path, kind, body)
 	if err != nil {
 		return nil, err
 	}
-	if answer.StatusCode >= http.StatusMultipleChoices {
-		return nil, c.refusal(answer, raw)
+	if got.code >= http.StatusMultipleChoices {
+		return nil, c.refusal(got)
 	}
-	return raw, nil
+	return got.body, nil
 }
 
-// exchange makes one call and returns whatever is answered, with its body read.
-func (c *client) exchange(ctx context.Context, method, path, kind string, body []byte) (*http.Response, []byte, error) {
+// answer is what was answered, read whole.
+type answer struct {
+	code      int
+	status    string // the code in words
+	requestID string
+	body      []byte
+}
+
+// exchange makes one call and returns whatever is answered.
+func (c *client) exchange(ctx context.Context, method, path, kind string, body []byte) (got answer, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callWithin)
@@ -200,7 +208,7 @@ func (c *client) exchange(ctx context.Context, method, path, kind string, body [
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.root+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", errUnreachable, err)
+		return got, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
@@ -208,16 +216,16 @@ func (c *client) exchange(ctx context.Context, method, path, kind string, body [
 	if kind != "" {
 		request.Header.Set("Content-Type", kind)
 	}
-	answer, err := c.http.Do(request)
+	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, nil, c.unreached(err)
+		return got, c.unreached(err)
 	}
-	defer answer.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
-	if err != nil {
-		return nil, nil, c.unreached(err)
+	defer response.Body.Close()
+	got = answer{code: response.StatusCode, status: response.Status, requestID: response.Header.Get("X-Request-Id")}
+	if got.body, err = io.ReadAll(io.LimitReader(response.Body, mostAnswer)); err != nil {
+		return got, c.unreached(err)
 	}
-	return answer, raw, nil
+	return got, nil
 }
 
 // unreached keeps the cause of an error of net/http, without the method and URL that it repeats.
@@ -232,7 +240,7 @@ func (c *client) unreached(err error) error {
 }
 
 // refusal reads the error of an answer: the shape of our own routes, the contract's text, or the contract's list of issues.
-func (c *client) refusal(answer *http.Response, raw []byte) error {
+func (c *client) refusal(got answer) error {
 	var body struct {
 		Error *struct {
 			Code      string `json:"code"`
@@ -241,12 +249,12 @@ func (c *client) refusal(answer *http.Response, raw []byte) error {
 		} `json:"error"`
 		Detail json.RawMessage `json:"detail"`
 	}
-	refused := &apiError{status: answer.StatusCode, message: answer.Status}
-	if json.Unmarshal(raw, &body) != nil || body.Error == nil && body.Detail == nil {
-		if answer.StatusCode != http.StatusInternalServerError {
-			return fmt.Errorf("%w at %s: the answer there is %s and not the service's", errUnreachable, c.root, answer.Status)
+	refused := &apiError{status: got.code, message: got.status}
+	if json.Unmarshal(got.body, &body) != nil || body.Error == nil && body.Detail == nil {
+		if got.code != http.StatusInternalServerError {
+			return fmt.Errorf("%w at %s: the answer there is %s and not the service's", errUnreachable, c.root, got.status)
 		}
-		refused.message += " (request " + answer.Header.Get("X-Request-Id") + "; the log of the service says why)"
+		refused.message += " (request " + got.requestID + "; the log of the service says why)"
 		return refused
 	}
 	if body.Error != nil {

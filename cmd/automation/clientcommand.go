@@ -94,5 +94,5 @@ func (s *session) each(args []string, did string, do func(word string) (id strin
 	for _, err := range failed {
 		fmt.Fprintln(s.io.Err, "automation:", err)
 	}
-	return exitCode(exitPartly)
+	return exitError(exitPartly)
 }

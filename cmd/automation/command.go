@@ -36,8 +36,7 @@ func Main(ctx context.Context, args []string, io Streams) int {
 	if err == nil {
 		return exitOK
 	}
-	var code exitCode
-	if errors.As(err, &code) {
+	if code, said := errors.AsType[exitError](err); said {
 		return int(code) // the command has said why
 	}
 	fmt.Fprintln(io.Err, "automation:", err)
@@ -107,7 +106,7 @@ func newAgentServer(io Streams) *cobra.Command {
 			ctx, stop := untilSignal(c.Context())
 			defer stop()
 			if code := agentserver.Main(ctx, args, io.Env, io.Err); code != exitOK {
-				return exitCode(code)
+				return exitError(code)
 			}
 			return nil
 		},

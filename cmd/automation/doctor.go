@@ -148,7 +148,7 @@ func (io Streams) report(findings []finding, as format) error {
 		}
 	}
 	if failed > 0 {
-		return exitCode(exitFailed)
+		return exitError(exitFailed)
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func TestOneFailureIsTheExitCodeOfDoctorAndAWarningIsNot(t *testing.T) {
 		var out bytes.Buffer
 		io := Streams{Out: &out}
 		require.NoError(t, io.report([]finding{{Name: "a", State: verdictOK}, {Name: "b", State: verdictWarn, Mend: "do"}}, as))
-		require.Equal(t, exitCode(exitFailed), io.report([]finding{{Name: "a", State: verdictFail, Found: "x", Mend: "do"}}, as))
+		require.Equal(t, exitError(exitFailed), io.report([]finding{{Name: "a", State: verdictFail, Found: "x", Mend: "do"}}, as))
 		require.Contains(t, out.String(), "do")
 	}
 }

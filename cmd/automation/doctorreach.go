@@ -38,12 +38,12 @@ func (d *doctor) reachable(name string, can sandbox.Capabilities) {
 func (d *doctor) localMode(ctx context.Context) {
 	agent := newClient(d.config.Sandbox.AgentServerURL, "")
 	defer agent.close()
-	answer, _, err := agent.exchange(ctx, http.MethodGet, "/health", "", nil)
+	got, err := agent.exchange(ctx, http.MethodGet, "/health", "", nil)
 	switch {
 	case err != nil:
 		d.fail("backend", err.Error(), "start the agent server, or correct AUTOMATION_AGENT_SERVER_URL")
-	case answer.StatusCode != http.StatusOK:
-		d.fail("backend", "the agent server answers "+answer.Status, "see its log")
+	case got.code != http.StatusOK:
+		d.fail("backend", "the agent server answers "+got.status, "see its log")
 	default:
 		d.ok("backend", "local mode: the agent server at %s answers; there are no boxes", d.config.Sandbox.AgentServerURL)
 	}

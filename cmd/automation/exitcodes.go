@@ -40,11 +40,11 @@ func newExitCodesTopic() *cobra.Command {
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitCodes}
 }
 
-// exitCode is the error of a command that has already written what is wrong.
-type exitCode int
+// exitError is the error of a command that has already written what is wrong.
+type exitError int
 
 // Error implements error.
-func (c exitCode) Error() string { return "exit code" }
+func (c exitError) Error() string { return "exit code" }
 
 // errMissing means that what was named does not exist.
 var errMissing = errors.New("not found")

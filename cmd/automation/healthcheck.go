@@ -30,14 +30,14 @@ func newHealthcheck(io Streams) *cobra.Command {
 			probe := newClient(root, "")
 			defer probe.close()
 			path := map[string]string{"live": "/health", "ready": "/ready"}[args[0]]
-			answer, raw, err := probe.exchange(ctx, http.MethodGet, path, "", nil)
+			got, err := probe.exchange(ctx, http.MethodGet, path, "", nil)
 			if err != nil {
 				return err
 			}
-			if answer.StatusCode != http.StatusOK {
-				return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(raw)))
+			if got.code != http.StatusOK {
+				return fmt.Errorf("%s: %s", got.status, strings.TrimSpace(string(got.body)))
 			}
-			_, err = fmt.Fprintln(io.Out, strings.TrimSpace(string(raw)))
+			_, err = fmt.Fprintln(io.Out, strings.TrimSpace(string(got.body)))
 			return err
 		},
 	}

@@ -165,7 +165,7 @@ func (s *session) watch(ctx context.Context, id string, exitStatus bool) error {
 		return err
 	}
 	if exitStatus && ended.Status != "COMPLETED" {
-		return exitCode(exitFailed)
+		return exitError(exitFailed)
 	}
 	return nil
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -176,8 +176,8 @@ func (s *session) sweepTable(sweeps []sweepObject) *table {
 	t.text, t.rest = []string{"WHO"}, []string{"WHO", "GONE", "KIND"}
 	for _, one := range sweeps {
 		n := one.Counts
-		t.row(head(one.ID, short), one.Kind, one.State, ago(&one.CreatedAt, s.now), fmt.Sprint(n.Total), fmt.Sprint(n.Ordered),
-			fmt.Sprint(n.Kept+n.Attached+n.Changed), fmt.Sprint(n.Gone), one.CreatedBy)
+		t.row(head(one.ID, short), one.Kind, one.State, ago(&one.CreatedAt, s.now), strconv.Itoa(n.Total), strconv.Itoa(n.Ordered),
+			strconv.Itoa(n.Kept+n.Attached+n.Changed), strconv.Itoa(n.Gone), one.CreatedBy)
 	}
 	return t
 }
