@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -272,6 +273,21 @@ func (x box) discard(ctx context.Context) error {
 	}
 	defer unlock()
 	return x.setAside(ctx)
+}
+
+// clearStaging removes what a Create that was killed has left before its box had a name: no row will ever ask for it. What
+// cannot be removed is left for the next start.
+func (b *Backend) clearStaging(ctx context.Context, log *slog.Logger) {
+	left, err := filepath.Glob(filepath.Join(b.dir, stagingPrefix+"*"))
+	for _, dir := range left {
+		name := strings.TrimPrefix(filepath.Base(dir), stagingPrefix)
+		if id, parseErr := uuid.Parse(name[:min(len(name), len(uuid.Nil.String()))]); parseErr == nil {
+			err = errors.Join(err, box{id: id, dir: dir}.discard(ctx))
+		}
+	}
+	if err != nil {
+		log.Warn("half-made boxes are left", "error", err)
+	}
 }
 
 // boxNamed returns the box that a directory's name stands for; aside when its deletion has begun.

@@ -68,6 +68,7 @@ func New(c Config, o Options) (*Backend, error) {
 	if err := b.findHold(o.Log); err != nil {
 		return nil, err
 	}
+	b.clearStaging(context.Background(), o.Log) // a few files each
 	return b, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"automation/models"
@@ -82,6 +83,24 @@ func TestWhatAKilledCreateLeftGoesWithADelete(t *testing.T) {
 	unlock()
 	require.NoError(t, r.Delete(r.ctx(), ref))
 	require.NoDirExists(t, busy.dir)
+}
+
+// A Create that is killed before its box has a name leaves a directory that no row knows of.
+func TestAStartClearsWhatKilledCreatesHaveLeft(t *testing.T) {
+	data := t.TempDir()
+	r := openIn(t, HoldSupervisor, data, nil)
+	left := box{id: uuid.New(), dir: filepath.Join(r.dir, stagingPrefix+uuid.NewString()+"-1")}
+	busy := box{id: uuid.New(), dir: filepath.Join(r.dir, stagingPrefix+uuid.NewString()+"-2")}
+	for _, x := range []box{left, busy} {
+		require.NoError(t, os.MkdirAll(x.control(""), 0o700))
+		require.NoError(t, os.WriteFile(x.control(keyFile), []byte("k"), 0o600))
+	}
+	unlock, err := busy.take()
+	require.NoError(t, err)
+	defer unlock()
+	openIn(t, HoldSupervisor, data, nil)
+	require.NoDirExists(t, left.dir)
+	require.DirExists(t, busy.dir, "a living Create is at it")
 }
 
 func TestAMountPointIsNotEmptied(t *testing.T) {
