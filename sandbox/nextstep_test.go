@@ -100,6 +100,19 @@ func TestAnOrderNewerThanTheLastObservationStartsWithALook(t *testing.T) {
 		"a look that fails does not hold up a delete")
 }
 
+func TestAResumeWaitsForASuspendThatMayBeUnderWayUntilItHasLookedOnce(t *testing.T) {
+	sent := func(b *models.Sandbox) { b.ObservedAt, b.Tried = at(-time.Second), []string{models.MarkSuspendSent} }
+	seen := func(b *models.Sandbox) { b.ObservedAt = at(time.Second) }
+	for _, observed := range []models.Observed{models.SeenRunning, models.SeenSuspended} {
+		require.Equal(t, sandbox.StepAwait, sandbox.NextStep(row(models.WantRunning, observed, sent), facts()).Step, observed)
+	}
+	never := func(b *models.Sandbox) { b.ObservedAt = nil }
+	require.Equal(t, sandbox.StepAwait, sandbox.NextStep(row(models.WantRunning, models.SeenRunning, sent, never), facts()).Step)
+	require.Equal(t, sandbox.StepRest, sandbox.NextStep(row(models.WantRunning, models.SeenRunning, sent, seen), facts()).Step)
+	require.Equal(t, sandbox.StepResume, sandbox.NextStep(row(models.WantRunning, models.SeenSuspended, sent, seen), facts()).Step)
+	require.Equal(t, sandbox.StepInspect, sandbox.NextStep(row(models.WantSuspended, models.SeenRunning, sent), facts()).Step)
+}
+
 func TestARepeatIsPrecededByALookButNotThatOfADelete(t *testing.T) {
 	due := func(b *models.Sandbox) { b.NextStepAt = at(10 * time.Second) }
 	require.Equal(t, sandbox.StepInspect, sandbox.NextStep(row(models.WantSuspended, models.SeenRunning, due), facts()).Step)
