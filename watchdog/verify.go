@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -129,6 +130,8 @@ func (w *Watchdog) boxVerdict(ctx context.Context, box *models.Sandbox) (verdict
 		return unavailable("Sandbox not available"), true
 	case errors.Is(err, sandbox.ErrRefused):
 		return verdict{outcome: "exception", kind: "unknown", code: "refused", text: "verification failed: " + err.Error()}, true
+	case unknownToProvider(err):
+		return unavailable("Sandbox not available"), true
 	case err != nil:
 		v := verdict{outcome: "transient_error", source: "sandbox_api", asked: "get_sandbox", text: err.Error()}
 		v.kind, v.status = passing(err)
@@ -139,7 +142,29 @@ func (w *Watchdog) boxVerdict(ctx context.Context, box *models.Sandbox) (verdict
 	case obs.State != models.SeenRunning:
 		return unavailable("Sandbox not available"), true
 	}
+	w.reachedAnew(ctx, box, obs.Identity)
 	return verdict{}, false
+}
+
+// reachedAnew takes over where the box can be reached now: a box that was paused and resumed meanwhile has another key (S1-047).
+func (w *Watchdog) reachedAnew(ctx context.Context, box *models.Sandbox, now sandbox.Identity) {
+	if now.URL == "" || now.Key == "" || now.URL == box.URL && now.Key == box.SessionKey {
+		return
+	}
+	box.URL, box.SessionKey = now.URL, now.Key
+	err := w.Store.RecordIdentity(ctx, models.Identity{
+		SandboxID: box.ID, Kind: now.Kind, ProviderID: now.ProviderID, URL: now.URL, SessionKey: now.Key,
+	})
+	if err != nil {
+		w.Log.WarnContext(ctx, "new address of a box not recorded", "box", box.ID, "error", err)
+	}
+}
+
+// unknownToProvider reports a 4xx that says that there is no such thing, or no such route: the box cannot be asked.
+func unknownToProvider(err error) bool {
+	answer, ok := errors.AsType[*sandbox.ProviderError](err)
+	return ok && answer.Status >= 400 && answer.Status < 500 && answer.Status != http.StatusRequestTimeout &&
+		answer.Status != http.StatusTooManyRequests
 }
 
 func unavailable(text string) verdict {

@@ -1,0 +1,144 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"automation/tests/cloudstub"
+)
+
+// caller makes requests of somebody at the built program, whose boxes are the stub's.
+type caller struct{ *player }
+
+func newCaller(t *testing.T, name string, env ...string) caller {
+	stub := cloudstub.New(t)
+	p := &player{t: t, s: start(t, append(instance(name, stub), env...)...), stub: stub, ids: map[string]string{}}
+	p.rec.Instance = name
+	t.Cleanup(p.tell)
+	return caller{p}
+}
+
+func (c caller) call(key, method, path string, body any, status int) object {
+	c.t.Helper()
+	var raw []byte
+	if body != nil {
+		var err error
+		raw, err = json.Marshal(body)
+		require.NoError(c.t, err)
+	}
+	headers := map[string]string{"Authorization": "Bearer " + key, "Content-Type": "application/json"}
+	got, _, answer := c.send(method, "/api/automation/v1"+path, headers, raw)
+	require.Equal(c.t, status, got, "%s %s: %s", method, path, answer)
+	var o object
+	if len(answer) > 0 && answer[0] == '{' {
+		require.NoError(c.t, json.Unmarshal(answer, &o))
+	}
+	return o
+}
+
+// running dispatches a run of a new automation and waits until its command was started.
+func (c caller) running(key string, timeout int) object {
+	c.t.Helper()
+	a := c.call(key, http.MethodPost, "", object{
+		"name": "x", "entrypoint": "python main.py", "tarball_path": "https://example.test/code.tar.gz", "timeout": timeout,
+		"trigger": object{"type": "cron", "schedule": "0 0 29 2 *"},
+	}, http.StatusCreated)
+	run := c.call(key, http.MethodPost, "/"+a.text("id")+"/dispatch", nil, http.StatusCreated)
+	return c.becomes(run.text("id"), "RUNNING", func(o object) bool { return o.text("bash_command_id") != "" })
+}
+
+func (c caller) becomes(id, status string, is func(object) bool) (run object) {
+	c.t.Helper()
+	c.until("run becomes "+status, func() error {
+		if run = c.look(id); run.text("status") != status || is != nil && !is(run) {
+			return fmt.Errorf("run is %v", run)
+		}
+		return nil
+	})
+	return run
+}
+
+func TestS1_047_ARunIsVerifiedWithTheKeyThatItsBoxHasNow(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, "cloud")
+	run := c.running("tok-alice", 2)
+	c.stub.Set(c.box(), "PAUSED")
+	c.stub.Set(c.box(), "RUNNING") // somebody paused and resumed it: the old key opens nothing any more
+	c.stub.Exit(c.box(), 0, "", "")
+	c.becomes(run.text("id"), "COMPLETED", nil)
+	gone(c.player)
+}
+
+func TestS1_020_S1_053_LocalModeStampsPausesAndSweepsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, "local", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=1")
+	run := c.running("local-secret", 60)
+	c.call("local-secret", http.MethodPost, "/runs/"+run.text("id")+"/complete", object{"status": "COMPLETED"}, http.StatusOK)
+	failed := c.running("local-secret", 1)
+	c.stub.Exit("local", 3, "", "")
+	c.becomes(failed.text("id"), "FAILED", nil)
+	for _, id := range []string{run.text("id"), failed.text("id")} {
+		o := c.look(id)
+		require.Nil(t, o.get("cleanup", "due_at"))
+		require.Nil(t, o.get("sandbox_id"))
+	}
+	require.Empty(t, c.stub.Calls("create", "pause", "delete", "get", "mint"), "the provider is not called at all")
+}
+
+func TestTheWrongOrganizationSeesNothingAndTheProviderIsNotAsked(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, "delay")
+	run := c.running("tok-alice", 60)
+	before := len(c.stub.Calls("create", "get", "pause", "resume", "delete", "mint"))
+	box, unknown := run.text("sandbox", "id"), "00000000-0000-4000-8000-000000000009"
+	for _, route := range []struct{ method, path string }{
+		{http.MethodGet, "/runs/%s"}, {http.MethodGet, "/runs/%s/logs"},
+		{http.MethodGet, "/sandboxes/%s"}, {http.MethodPost, "/sandboxes/%s/pause"}, {http.MethodPost, "/sandboxes/%s/resume"},
+		{http.MethodDelete, "/sandboxes/%s"}, {http.MethodGet, "/sandboxes/%s/events"}, {http.MethodGet, "/sandboxes/%s/proxy/api/file/home"},
+		{http.MethodGet, "/%s"}, {http.MethodGet, "/%s/runs"}, {http.MethodPost, "/%s/dispatch"}, {http.MethodDelete, "/%s"},
+	} {
+		id := run.text("automation_id")
+		switch route.path[:3] {
+		case "/ru":
+			id = run.text("id")
+		case "/sa":
+			id = box
+		}
+		foreign := c.call("tok-eve", route.method, fmt.Sprintf(route.path, id), object{}, http.StatusNotFound)
+		nobody := c.call("tok-eve", route.method, fmt.Sprintf(route.path, unknown), object{}, http.StatusNotFound)
+		for _, answer := range []object{foreign, nobody} {
+			if problem, ok := answer.get("error").(map[string]any); ok {
+				delete(problem, "request_id")
+			}
+		}
+		require.Equal(t, nobody, foreign, "%s %s", route.method, route.path)
+	}
+	for _, action := range []string{"complete", "cancel", "phase"} { // the contract itself says so
+		body := map[string]any{"complete": object{"status": "COMPLETED"}, "phase": object{"phase": "x"}}[action]
+		c.call("tok-eve", http.MethodPost, "/runs/"+run.text("id")+"/"+action, body, http.StatusForbidden)
+	}
+	now := c.look(run.text("id"))
+	require.Equal(t, "RUNNING", now.text("status"))
+	require.Equal(t, run.get("sandbox"), now.get("sandbox"))
+	require.Len(t, c.stub.Calls("create", "get", "pause", "resume", "delete", "mint"), before)
+}
+
+func TestS1_048_S1_051_APausedBoxIsResumedByHandAndShowsItsDueDate(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, "delay", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")
+	run := c.running("tok-alice", 60)
+	done := c.call("tok-alice", http.MethodPost, "/runs/"+run.text("id")+"/complete", object{"status": "COMPLETED"}, http.StatusOK)
+	due := done.moment(t, "completed_at").Add(600 * time.Second)
+	c.becomes(run.text("id"), "COMPLETED", func(o object) bool { return o.text("sandbox", "observed") == "suspended" })
+	b, _ := c.stub.Box(c.box())
+	require.Equal(t, "PAUSED", b.Status, "S1-048: it does not run, so that it takes no place")
+	c.call("tok-alice", http.MethodPost, "/sandboxes/"+run.text("sandbox", "id")+"/resume", nil, http.StatusAccepted)
+	again := c.becomes(run.text("id"), "COMPLETED", func(o object) bool { return o.text("sandbox", "observed") == "running" })
+	require.Equal(t, due, again.moment(t, "cleanup", "due_at"), "resuming does not extend")
+	require.Len(t, c.stub.Alive(), 1)
+}
