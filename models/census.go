@@ -25,7 +25,7 @@ type BoxCount struct {
 	Observed Observed `bun:"observed"`
 	Kept     bool     `bun:"kept"`
 	N        int      `bun:"n"`
-	Orphans  int      `bun:"orphans"` // of them listed by the provider before a row owned them
+	Orphans  int      `bun:"orphans"` // of them listed by the provider before a row owned them, and not missing since
 }
 
 // Cleanup is what is to be deleted at one backend. A box is overdue from its due date, or from the order to delete it, until
@@ -54,7 +54,7 @@ func (s *Store) Census(ctx context.Context) (Census, error) {
 		Column("s.backend", "s.observed").
 		ColumnExpr("s.kept_at IS NOT NULL AS kept").
 		ColumnExpr("count(*) AS n").
-		ColumnExpr("count(CASE WHEN s.created_by = ? THEN 1 END) AS orphans", CreatedByOrphan).
+		ColumnExpr("count(CASE WHEN s.created_by = ? AND s.observed <> ? THEN 1 END) AS orphans", CreatedByOrphan, SeenMissing).
 		Where("s.observed <> 'deleted'"). // as in the index
 		GroupExpr("s.backend, s.observed, s.kept_at IS NOT NULL").
 		OrderExpr("s.backend, s.observed, s.kept_at IS NOT NULL").
