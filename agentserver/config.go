@@ -34,6 +34,8 @@ type Config struct {
 	ConversationsPath string // OH_CONVERSATIONS_PATH: the histories, never touched by a reclaim
 	WorkspacePath     string // OH_WORKSPACE_PATH: the shared workspace, default {Home}/project; only dependencies of its checkouts go
 
+	WorktreeRoot string // OH_CONVERSATION_WORKTREE_ROOT: a git worktree for each conversation lies in it; "" for none
+
 	Runtime string           // OH_CONVERSATION_RUNTIME: local or docker
 	Storage storage.Settings // OH_CONVERSATION_STORAGE_RETENTION_DAYS and OH_CONVERSATION_STORAGE_DISK_BUDGET (a share, above 0 and at most 1)
 }
@@ -119,6 +121,7 @@ func (c *Config) readPlaces(env map[string]string) error {
 	}{
 		{"HOME", &c.Home, ""},
 		{"OH_FILES_ROOT", &c.FilesRoot, ""},
+		{"OH_CONVERSATION_WORKTREE_ROOT", &c.WorktreeRoot, ""},
 		{"OH_CONVERSATIONS_PATH", &c.ConversationsPath, ""},
 		{"OH_WORKSPACE_PATH", &c.WorkspacePath, filepath.Join(home, "project")},
 		{"OH_PERSISTENCE_DIR", &c.PersistenceDir, filepath.Join(home, ".openhands")},

@@ -36,6 +36,8 @@ type part struct {
 	homes      []string // caches lie in them
 	workspaces []string // checkouts lie in them
 	runtime    string   // all of it that is not history; "" when it cannot be archived
+	whole      string   // what goes when the conversation is deleted; "" when another one uses it
+	heir       string   // the one conversation that still uses it, when its own was deleted
 	extent     []string // what counts as its size
 	apart      []string // what lies in the extent and counts elsewhere, absolute
 }
@@ -52,6 +54,6 @@ type layout interface {
 	// mark notes that the tenant's runtime is archived, durably; unmark takes the note away.
 	mark(id string) error
 	unmark(id string) error
-	// forget takes away what the layout itself keeps of a tenant that is deleted.
-	forget(id string) error
+	// forget takes away what is kept elsewhere of a tenant that is deleted, whose files lie in whole.
+	forget(id, whole string) error
 }

@@ -94,7 +94,8 @@ func (l *docker) tenant(id, mounted string) Tenant {
 	t := Tenant{
 		ID: conversation.Dashed(id), Layout: LayoutDocker, State: StateStopped, layout: l,
 		parts: []part{{
-			area: l.area, homes: []string{base + "/persistence"}, workspaces: []string{base + "/workspace"}, runtime: base, extent: []string{base},
+			area: l.area, homes: []string{base + "/persistence"}, workspaces: []string{base + "/workspace"},
+			runtime: base, whole: base, extent: []string{base},
 		}},
 	}
 	c, err := l.histories.Get(id, l.now())
@@ -230,7 +231,7 @@ func (l *docker) unmark(id string) error {
 }
 
 // forget removes the manifest and the marker. The lock stays: removed, it would be two locks for whoever waits for it.
-func (l *docker) forget(id string) error {
+func (l *docker) forget(id, _ string) error {
 	manifest := filepath.Join(l.area.path(runtimeControl), conversation.Plain(id)+".json")
 	for _, name := range []string{manifest, l.marker(id)} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -87,4 +87,4 @@ func (l *shared) mark(string) error { return errNoArchive }
 
 func (l *shared) unmark(string) error { return errNoArchive }
 
-func (l *shared) forget(string) error { return nil }
+func (l *shared) forget(string, string) error { return nil }

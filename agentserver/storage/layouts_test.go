@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -456,6 +455,7 @@ func TestS0_049_AMoveThatFailsTakesTheArchiveMarkAwayAgain(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(elsewhere)) })
 	trash := f.areas[len(f.areas)-1].trash
+	trash.wait(t.Context())
 	proper := trash.root
 	other, err := openRoot(elsewhere)
 	require.NoError(t, err)
@@ -616,33 +616,4 @@ func TestS0_054_S0_055_S0_056_S0_057_S0_058_StatusOfEveryConversation(t *testing
 		require.Equal(t, f.clock.now(), f.of(idA).AsOf)
 		require.Greater(t, f.of(idA).SizeBytes, after.SizeBytes)
 	})
-}
-
-func TestBR38_AHostileConversationSwapsItsDirectoriesForLinks(t *testing.T) {
-	f := newFleet(t, Settings{})
-	f.runtime(idA, time.Hour)
-	f.runtime(idB, time.Hour)
-	base := filepath.Join(f.home, "state/runtime-data", idA, "workspace")
-	victim := filepath.Join(f.home, "state/runtime-data", idB, "workspace")
-	f.put("outside/node_modules/precious", 1)
-	outside := filepath.Join(f.home, "outside")
-	before := fingerprint(t, outside) + fingerprint(t, victim)
-	ctx, cancel := context.WithCancel(t.Context())
-	var swapper sync.WaitGroup
-	swapper.Go(func() {
-		aside := base + "-aside"
-		for i := 0; ctx.Err() == nil; i++ {
-			target := []string{outside, victim}[i%2]
-			if errors.Join(os.Rename(base, aside), os.Symlink(target, base), os.Remove(base), os.Rename(aside, base)) != nil {
-				return
-			}
-		}
-	})
-	for range 15 {
-		f.reclaim(Request{Tier: TierDependencies, ConversationIDs: []string{conversation.Dashed(idA)}})
-		f.put("state/runtime-data/"+idA+"/spare/x", 0)
-	}
-	cancel()
-	swapper.Wait()
-	require.Equal(t, before, fingerprint(t, outside)+fingerprint(t, victim))
 }

@@ -26,6 +26,24 @@ func (s *Storage) Remove(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("remove: %w", err)
 	}
+	if err := s.removeOne(tenants, id); err != nil {
+		return err
+	}
+	for _, t := range tenants {
+		for i, p := range t.parts {
+			if p.heir != id {
+				continue
+			}
+			t.parts[i].whole = p.extent[0] // it was the last to use what an earlier one left behind
+			if err := s.removeTenant(t, conversation.Plain(t.ID)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Storage) removeOne(tenants []Tenant, id string) error {
 	for _, t := range tenants {
 		if t.ID == conversation.Dashed(id) {
 			return s.removeTenant(t, id)
@@ -45,12 +63,15 @@ func (s *Storage) removeTenant(t Tenant, id string) error {
 	var err error
 	busy := t.layout.whileIdle(t.ID, func() {
 		for _, p := range t.parts {
-			if p.runtime != "" && err == nil {
-				err = discard(p.area, p.runtime)
+			if err == nil {
+				err = t.layout.forget(t.ID, p.whole)
+			}
+			if p.whole != "" && err == nil {
+				err = discard(p.area, p.whole)
 			}
 		}
 		if err == nil {
-			err = errors.Join(t.layout.forget(t.ID), s.options.Histories.Remove(id))
+			err = s.options.Histories.Remove(id)
 		}
 	})
 	for _, p := range t.parts {

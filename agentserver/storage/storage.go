@@ -43,17 +43,18 @@ type Guard interface {
 
 // Options of a Storage.
 type Options struct {
-	Root        string   // the home directory of the box
-	Protected   []string // places of the server that a pass never takes, nor what holds them; "" is ignored
-	Workspace   string   // the shared workspace; "" or one that does not exist: none
-	RuntimesDir string   // holds the docker runtimes; "": this layout is not in use
-	Histories   *conversation.Store
-	StateDir    string // what the server keeps for itself; "" for nothing
-	Settings    Settings
-	Guard       Guard
-	LastActive  func() time.Time // when the box last did real work
-	Log         *slog.Logger
-	Now         func() time.Time
+	Root         string   // the home directory of the box
+	Protected    []string // places of the server that a pass never takes, nor what holds them; "" is ignored
+	Workspace    string   // the shared workspace; "" or one that does not exist: none
+	RuntimesDir  string   // holds the docker runtimes; "": this layout is not in use
+	WorktreeRoot string   // holds the worktrees of the conversations; "": this layout is not in use
+	Histories    *conversation.Store
+	StateDir     string // what the server keeps for itself; "" for nothing
+	Settings     Settings
+	Guard        Guard
+	LastActive   func() time.Time // when the box last did real work
+	Log          *slog.Logger
+	Now          func() time.Time
 }
 
 // Storage is the disk of one box. Make it with Open and Close it.
@@ -122,6 +123,17 @@ func (s *Storage) arrange() error {
 		if err := s.placeWorkspace(box, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+	}
+	if dir := s.options.WorktreeRoot; dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("storage root: %w", err)
+		}
+		a, err := s.openArea(dir)
+		if err != nil {
+			return err
+		}
+		box.apart = append(box.apart, a.absolute)
+		s.layouts = append(s.layouts, &worktrees{area: a, histories: s.options.Histories, guard: s.options.Guard, now: s.options.Now})
 	}
 	if dir := s.options.RuntimesDir; dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package storage
+
+const hostileSwaps = 10000

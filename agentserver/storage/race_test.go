@@ -1,0 +1,6 @@
+//go:build race
+
+package storage
+
+// The race detector makes file-bound cases many times slower.
+const hostileSwaps = 500
