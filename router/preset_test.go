@@ -79,7 +79,7 @@ func TestPreset_TheTarballHoldsWhatThePromptNeeds(t *testing.T) {
 		require.JSONEq(t, `[{"url":"https://github.com/octo/demo"},{"url":"octo/other","ref":"main","provider":"gitlab"},{"url":"git@host:a/b.git"}]`,
 			w.code(a["id"])["repos_config.json"].content)
 		list := w.call("tok-alice", http.MethodGet, "uploads", nil).is(http.StatusOK)
-		require.Equal(t, 2.0, list["total"])
+		require.EqualValues(t, 2, list["total"])
 		require.EqualValues(t, 2, w.schedules.Load())
 	})
 }

@@ -3,7 +3,6 @@ package tests
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -91,7 +90,8 @@ func (a *agentServer) ready(t *testing.T) bool {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/ready", nil)
 	require.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
+	client := http.Client{Timeout: patience}
+	response, err := client.Do(request)
 	if err != nil {
 		return false
 	}
@@ -127,6 +127,7 @@ const report = `curl -fsS -X POST "$AUTOMATION_CALLBACK_URL" -H "Authorization: 
 `
 
 func TestLocalMode_OnTheRealAgentServer(t *testing.T) {
+	t.Parallel()
 	a := startAgentServer(t)
 	s := localMode(t, a)
 	t.Run("a tarball run goes to its end", func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestLocalMode_OnTheRealAgentServer(t *testing.T) {
 		require.Equal(t, "CANCELLED", run.text("status"))
 		s.await("/runs/"+run.text("id"), "its command has ended", func(o object) bool { return o.get("exit_code") != nil })
 		_, err = os.Stat("/proc/" + strings.TrimSpace(string(pid)))
-		require.True(t, errors.Is(err, os.ErrNotExist), "the process is gone")
+		require.ErrorIs(t, err, os.ErrNotExist, "the process is gone")
 	})
 }
 
@@ -185,6 +186,7 @@ with OpenHandsCloudWorkspace(local_agent_server_mode=True, cloud_api_url="http:/
 `
 
 func TestTheRealSDKReportsPhasesAndCompletionFromABox(t *testing.T) {
+	t.Parallel()
 	interpreter := python(t)
 	s := start(t, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")
 	for end, status := range map[string]string{"works": "COMPLETED", "fails": "FAILED"} {

@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -86,7 +85,7 @@ func (w *Watchdog) lookAfter(ctx context.Context, run *models.Run) (done bool, e
 	case finish == nil:
 		return true, nil
 	}
-	return true, w.Store.RecordOutput(ctx, run.ID, models.Output{FinishResponse: json.RawMessage(finish)})
+	return true, w.Store.RecordOutput(ctx, run.ID, models.Output{FinishResponse: finish})
 }
 
 // stopCommand stops the command of a run, and reports whether it is known to have ended.

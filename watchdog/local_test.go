@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -210,7 +209,7 @@ func TestLocalMode_AtMostSoManyWorkspacesAScan(t *testing.T) {
 		for n, want := range []int{50, 10, 0} {
 			got, err := r.purgeWorkspaces(r.Context())
 			require.NoError(r, err)
-			require.Equal(r, want, got, fmt.Sprintf("scan %d", n))
+			require.Equal(r, want, got, "scan %d", n)
 		}
 	})
 }
