@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -111,7 +112,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 	through := &httputil.ReverseProxy{
 		Transport:     s.transport,
 		FlushInterval: -1, // whatever comes is passed on at once
-		ErrorLog:      nil,
+		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = target.Scheme, target.Host
 			p.Out.URL.RawPath = strings.TrimRight(target.EscapedPath(), "/") + rest

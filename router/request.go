@@ -62,15 +62,10 @@ const bodyWithin = 30 * time.Second
 // off, or it did not arrive within the deadline that record has set.
 func (s *server) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	if err == nil {
-		// The server goes on reading, to see whether the caller leaves: that may take as long as the answer does.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return raw, nil
-	}
 	big := new(http.MaxBytesError)
 	switch {
-	case errors.As(err, &big):
-		return nil, err
+	case err == nil, errors.As(err, &big):
+		return raw, err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, tooSlow(s.bodyWithin())
 	}
@@ -84,7 +79,8 @@ func (s *server) bodyWithin() time.Duration {
 	return bodyWithin
 }
 
-// limitBody sets the deadline by which the body must have arrived; one that no handler reads is given up by then too.
+// limitBody sets the deadline by which the body must have arrived; one that no handler reads is given up by then too. The
+// server itself lifts it at the end of the body, so that the answer may take longer.
 func (s *server) limitBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyWithin())) // not of a test's recorder
@@ -106,7 +102,7 @@ func (b *steady) Read(p []byte) (int, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		b.stalled.Store(true)
 	} else if err != nil {
-		_ = b.control.SetReadDeadline(time.Time{})
+		_ = b.control.SetReadDeadline(time.Time{}) // it was read again after its end
 	}
 	return n, err
 }

@@ -102,20 +102,23 @@ func TestAnAnswerMayTakeLongerThanTheBody(t *testing.T) {
 			defer cancel()
 			<-working.Done()
 			if r.Context().Err() == nil {
-				_, _ = rw.Write([]byte("done"))
+				_, _ = rw.Write([]byte(`{"capabilities":["storage_reclaim_v1"]}`))
 			}
 		})
-		_, box := w.finished()
+		_, box := w.running(w.automation())
 		front := w.front()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+base+"/v1/"+sandboxPath(box, "/proxy/x"), strings.NewReader("work"))
-		require.NoError(t, err)
-		r.Header.Set("Authorization", "Bearer tok-alice")
-		got, err := front.Client().Do(r)
-		require.NoError(t, err)
-		text, err := io.ReadAll(got.Body)
-		require.NoError(t, err)
-		require.NoError(t, got.Body.Close())
-		require.Equal(t, "done", string(text))
+		for _, tail := range []string{"/proxy/x", "/reclaim"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL+base+"/v1/"+sandboxPath(box, tail), strings.NewReader("{}"))
+			require.NoError(t, err)
+			r.Header.Set("Authorization", "Bearer tok-alice")
+			r.Header.Set("Content-Type", "application/json")
+			got, err := front.Client().Do(r)
+			require.NoError(t, err, tail)
+			text, err := io.ReadAll(got.Body)
+			require.NoError(t, err)
+			require.NoError(t, got.Body.Close())
+			require.JSONEq(t, `{"capabilities":["storage_reclaim_v1"]}`, string(text), tail)
+		}
 	}, quickBodies)
 }
 
