@@ -2,10 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,7 +33,9 @@ func TestScripts(t *testing.T) {
 			app := startSeeded(t)
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
-				Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": exitsWith, "dispatch": dispatched(app)},
+				Cmds: map[string]func(*testscript.TestScript, bool, []string){
+					"automation": automationCommand, "code": exitsWith, "dispatch": dispatched(app), "newest-sweep": newestSweep(app),
+				},
 				Setup: func(env *testscript.Env) error {
 					env.Setenv("HOME", env.WorkDir)
 					env.Setenv("AUTOMATION_URL", app.config.HTTP.BaseURL)
@@ -48,22 +49,45 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// exitsWith is "code N COMMAND…": the command must exit with N.
+// automationCommand is "automation ARG…" in this process: it must succeed.
+func automationCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if code := inProcess(ts, args); neg || code != exitOK {
+		ts.Fatalf("exit code %d, want 0; to expect another: code N automation …", code)
+	}
+}
+
+// exitsWith is "code N automation ARG…": the exit code must be N.
 func exitsWith(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: code N COMMAND…")
+	if neg || len(args) < 2 || args[1] != "automation" {
+		ts.Fatalf("usage: code N automation ARG…")
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	got := 0
-	err = ts.Exec(args[1], args[2:]...)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		ts.Check(err)
+	if code := inProcess(ts, args[2:]); code != want {
+		ts.Fatalf("exit code %d, want %d", code, want)
 	}
-	if got != want {
-		ts.Fatalf("exit code %d, want %d", got, want)
+}
+
+// inProcess runs a command with the variables that the script sets; an empty one is not set.
+func inProcess(ts *testscript.TestScript, args []string) int {
+	var env []string
+	for _, name := range append(config.Names(), "HOME", "PATH", "COLUMNS", "AUTOMATION_URL", "AUTOMATION_TOKEN", "AUTOMATION_TOKEN_FILE",
+		"AUTOMATION_SANDBOX_CLENUP_DELAY_SECONDS") {
+		if value := ts.Getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return Main(context.Background(), args, Streams{Env: env, Out: ts.Stdout(), Err: ts.Stderr()})
+}
+
+// newestSweep is "newest-sweep": PLAN becomes the id of the newest sweep.
+func newestSweep(app *App) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, _ []string) {
+		c := newClient(app.apiURL(), scriptKey)
+		defer c.close()
+		sweeps, _, err := listed[sweepObject](context.Background(), c, "/sweeps", url.Values{}, "sweeps", 1)
+		ts.Check(err)
+		ts.Setenv("PLAN", sweeps[0].ID)
 	}
 }
 
@@ -95,15 +119,15 @@ func dispatched(app *App) func(*testscript.TestScript, bool, []string) {
 	}
 }
 
-// startService serves until the test ends; env is added to a service on loopback with process boxes in a folder of its own.
+// startService serves until the test ends; env comes before what makes it a service on loopback with process boxes in a folder of its own.
 func startService(t *testing.T, env ...string) *App {
 	t.Helper()
 	dir := t.TempDir()
-	env = append([]string{
+	env = append(env, // of a name that is there twice the first counts
 		"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "AUTOMATION_DATA_DIR=" + filepath.Join(dir, "data"), "AUTOMATION_LISTEN=127.0.0.1:0",
 		"AUTOMATION_METRICS_LISTEN=", "AUTOMATION_LOCAL_API_KEY=" + scriptKey, "AUTOMATION_SANDBOX_BACKEND=process",
 		"AUTOMATION_SANDBOX_POLL_INTERVAL=1", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
-	}, env...)
+	)
 	cfg, err := config.Load(env)
 	require.NoError(t, err)
 	app, err := newApp(t.Context(), cfg, env, slog.New(slog.DiscardHandler))
