@@ -74,7 +74,7 @@ func TestS1_047_ARunIsVerifiedWithTheKeyThatItsBoxHasNow(t *testing.T) {
 	gone(c.player)
 }
 
-func TestS1_020_S1_053_LocalModeStampsPausesAndSweepsNothing(t *testing.T) {
+func TestS1_029_S1_053_LocalModeStampsPausesAndSweepsNothing(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t, "local", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=1")
 	run := c.running("local-secret", 60)
@@ -141,4 +141,8 @@ func TestS1_048_S1_051_APausedBoxIsResumedByHandAndShowsItsDueDate(t *testing.T)
 	again := c.becomes(run.text("id"), "COMPLETED", func(o object) bool { return o.text("sandbox", "observed") == "running" })
 	require.Equal(t, due, again.moment(t, "cleanup", "due_at"), "resuming does not extend")
 	require.Len(t, c.stub.Alive(), 1)
+}
+
+func TestS1_058_TheInstallersOptionIsToldToBeOutside(t *testing.T) {
+	require.Contains(t, flat(document(t, "docs/PROVIDERS.md")), "The option of the commercial installer for the cleanup delay is made there, after this service")
 }
