@@ -2,8 +2,11 @@ package agentserver
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -104,9 +107,9 @@ func TestS0_048_S0_049_AnArchivedConversationIsReadOnly(t *testing.T) {
 	require.True(t, got.Archived)
 	require.Equal(t, "missing", got.RuntimeInfo.Status)
 	require.False(t, got.RuntimeInfo.CanResume)
-	require.Equal(t, `{"items":[{"n":0},{"n":1}],"next_page_id":"event-00002-x.json"}`,
+	require.JSONEq(t, `{"items":[{"n":0},{"n":1}],"next_page_id":"event-00002-x.json"}`,
 		b.send("GET", "/api/conversations/"+firstID+"/events/search?limit=2", "").Body.String())
-	require.Equal(t, `{"items":[{"n":2}],"next_page_id":null}`,
+	require.JSONEq(t, `{"items":[{"n":2}],"next_page_id":null}`,
 		b.send("GET", "/api/conversations/"+firstID+"/events/search?limit=2&page_id=event-00002-x.json", "").Body.String())
 	require.Equal(t, "3", b.send("GET", "/api/conversations/"+firstID+"/events/count", "").Body.String())
 	require.Contains(t, b.send("GET", "/api/conversations/search", "").Body.String(), firstID)
@@ -198,4 +201,21 @@ func TestS0_153_MaintenanceNeverMovesTheIdleClock(t *testing.T) {
 		b.send("PUT", "/api/conversations/"+firstID+"/retention", `{"policy":"on_stop"}`)
 	}
 	require.Contains(t, b.send("GET", "/server_info", "").Body.String(), `"idle_time":600.0`)
+}
+
+func TestS0_065_OneDocumentedCurlIsTheMaintenanceScript(t *testing.T) {
+	page, err := os.ReadFile("../docs/API.md")
+	require.NoError(t, err)
+	script := regexp.MustCompile(`(?m)^    (curl .*/api/storage/reclaim".*)$`).FindStringSubmatch(string(page))
+	require.Len(t, script, 2, "one curl call in the page")
+	b := newBox(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(b.home, ".cache/pip/x"), 0o700))
+	web := httptest.NewServer(b.web)
+	defer web.Close()
+	call := exec.Command("sh", "-c", script[1])
+	call.Env = []string{"PATH=" + os.Getenv("PATH"), "KEY=key-one", "BOX=" + web.URL}
+	output, err := call.CombinedOutput()
+	require.NoError(t, err, string(output))
+	require.Contains(t, string(output), `"outcome":"moved"`)
+	require.NoDirExists(t, filepath.Join(b.home, ".cache/pip"))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestS0_070_IdleTimeIsTheTimeSinceRealWork(t *testing.T) {
+func TestS0_070_S0_028_IdleTimeIsTheTimeSinceRealWork(t *testing.T) {
 	b := newBox(t)
 	b.clock.advance(7 * time.Second)
 	require.Equal(t, 7, b.idleSeconds())

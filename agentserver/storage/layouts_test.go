@@ -3,12 +3,8 @@ package storage
 import (
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,274 +14,6 @@ import (
 
 	"automation/agentserver/conversation"
 )
-
-const (
-	idA = "aaaaaaaa000040008000000000000001"
-	idB = "bbbbbbbb000040008000000000000002"
-	idC = "cccccccc000040008000000000000003"
-)
-
-// wallClock is a clock that the test moves.
-type wallClock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *wallClock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *wallClock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
-
-// fleet is a server of docker runtimes on a directory of its own: home/, state/ (the runtimes), history/, work/.
-type fleet struct {
-	*disk
-	clock     *wallClock
-	histories *conversation.Store
-	options   Options
-}
-
-func newFleet(t *testing.T, settings Settings) *fleet {
-	t.Helper()
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-	f := &fleet{disk: &disk{t: t, home: root, guard: &guard{}, log: &strings.Builder{}}, clock: &wallClock{at: time.Now().UTC().Truncate(time.Second)}}
-	for _, dir := range []string{"home", "state", "history", "work"} {
-		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o700))
-	}
-	f.histories = conversation.Open(filepath.Join(root, "history"))
-	f.options = Options{
-		Root: filepath.Join(root, "home"), Workspace: filepath.Join(root, "work"), RuntimesDir: filepath.Join(root, "state"),
-		StateDir: filepath.Join(root, "state", "storage"), Protected: []string{filepath.Join(root, "state"), filepath.Join(root, "history")},
-		Histories: f.histories, Settings: settings, Guard: f.guard, Now: f.clock.now, LastActive: f.clock.now,
-		Log: slog.New(slog.NewTextHandler(&lockedWriter{to: f.log}, nil)),
-	}
-	f.restart()
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
-// restart opens the storage, anew if it is open.
-func (f *fleet) restart() {
-	f.t.Helper()
-	if f.Storage != nil {
-		f.Close()
-	}
-	var err error
-	f.Storage, err = Open(f.options)
-	require.NoError(f.t, err)
-}
-
-// runtime makes a stopped conversation that was last active so long ago.
-func (f *fleet) runtime(id string, unused time.Duration) {
-	f.t.Helper()
-	require.NoError(f.t, f.histories.Create(id, []byte(`{"id":"`+conversation.Dashed(id)+`"}`), []byte(`{"execution_status":"paused"}`)))
-	f.put("history/"+id+"/events/event-00000.json", 1)
-	f.put("state/runtime-data/"+id+"/persistence/.cache/pip/wheel", 40)
-	f.put("state/runtime-data/"+id+"/persistence/notes", 1)
-	f.checkout("state/runtime-data/" + id + "/workspace")
-	f.used(id, unused)
-}
-
-func (f *fleet) used(id string, ago time.Duration) {
-	at := f.clock.now().Add(-ago)
-	require.NoError(f.t, os.Chtimes(filepath.Join(f.home, "history", id, "base_state.json"), at, at))
-}
-
-// checkout makes a project with a tracked, an untracked and an ignored file, and dependencies.
-func (d *disk) checkout(path string) {
-	d.t.Helper()
-	at := filepath.Join(d.home, path)
-	require.NoError(d.t, os.MkdirAll(at, 0o700))
-	d.text(path+"/.gitignore", "node_modules/\n.env\nnotes/\n.venv\nvendor/bundle\ndata/\n")
-	d.text(path+"/package.json", "{}")
-	d.put(path+"/tracked", 1)
-	d.git(at, "init", "-q")
-	d.git(at, "add", ".")
-	d.put(path+"/untracked", 1)
-	d.text(path+"/.env", "KEY=1")
-	d.put(path+"/node_modules/left-pad/index.js", 80)
-	d.put(path+"/notes/mine", 1)
-	d.put(path+"/data/mine", 1)
-}
-
-func (d *disk) text(path, text string) {
-	d.t.Helper()
-	require.NoError(d.t, os.WriteFile(d.put(path, 0), []byte(text), 0o600))
-}
-
-func (d *disk) git(dir string, arguments ...string) {
-	d.t.Helper()
-	call := exec.Command("git", append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, arguments...)...)
-	call.Dir = dir
-	output, err := call.CombinedOutput()
-	require.NoError(d.t, err, string(output))
-}
-
-// dependenciesOf are the outcomes of the dependencies only.
-func dependenciesOf(result Result) []string {
-	all := []string{}
-	for _, item := range result.Items {
-		if item.Tier == TierDependencies {
-			all = append(all, strings.TrimSpace(item.Path+" "+item.Outcome+" "+item.Reason))
-		}
-	}
-	return all
-}
-
-func newWorkspace(t *testing.T) *disk {
-	t.Helper()
-	home, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-	d := &disk{t: t, home: home, guard: &guard{}, log: &strings.Builder{}}
-	require.NoError(t, os.Mkdir(filepath.Join(home, "project"), 0o700))
-	d.Storage, err = Open(Options{
-		Root: home, Workspace: filepath.Join(home, "project"), Guard: d.guard, Now: time.Now,
-		Log: slog.New(slog.NewTextHandler(&lockedWriter{to: d.log}, nil)),
-	})
-	require.NoError(t, err)
-	t.Cleanup(d.Close)
-	return d
-}
-
-func TestS0_024_DependenciesAreWhatTheProjectIgnoresAndAToolMakesAgain(t *testing.T) {
-	d := newWorkspace(t)
-	d.checkout("project/one")
-	d.checkout("project/group/two")
-	d.text("project/one/.venv/pyvenv.cfg", "home=/usr")
-	d.put("project/one/Gemfile", 1)
-	d.put("project/one/vendor/bundle/ruby/gem", 9)
-	d.put("project/two-without-git/node_modules/x", 1)
-	d.text("project/two-without-git/package.json", "{}")
-	d.put("project/one/sub/node_modules/no-package-json-beside", 1)
-	before := fingerprintOf(t, d.home, "project", "/node_modules/left-pad", "/.venv", "/vendor/bundle")
-	dry := d.reclaim(Request{Tier: TierDependencies, DryRun: true})
-	result := d.reclaim(Request{Tier: TierDependencies})
-	require.Equal(t, dry.FreedBytes, result.FreedBytes)
-	require.Equal(t, []string{
-		"project/group/two/node_modules moved", "project/one/.venv moved", "project/one/node_modules moved", "project/one/vendor/bundle moved",
-	}, dependenciesOf(result))
-	require.Equal(t, before, fingerprintOf(t, d.home, "project"), "tracked, untracked and ignored files are as they were")
-	require.NoDirExists(t, filepath.Join(d.home, "project/one/node_modules"))
-	require.Empty(t, dependenciesOf(d.reclaim(Request{Tier: TierCaches})))
-}
-
-// fingerprintOf digests the contents of all files of a tree but those in some directories.
-func fingerprintOf(t *testing.T, home, tree string, without ...string) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	require.NoError(t, filepath.WalkDir(filepath.Join(home, tree), func(path string, e os.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		for _, w := range without {
-			if strings.Contains(path, w) {
-				return nil
-			}
-		}
-		text, err := os.ReadFile(path)
-		files[strings.ToValidUTF8(path, "?")] = string(text)
-		return err
-	}))
-	return files
-}
-
-func TestS0_024_WhatMayBeWorkStaysAtAnyDepth(t *testing.T) {
-	const deep = "project/one/node_modules/a/b/c/d/"
-	cases := map[string]struct {
-		make   func(d *disk)
-		reason string
-	}{
-		"a git checkout":         {func(d *disk) { d.put(deep+"x/.git/HEAD", 1) }, reasonCheckout},
-		"a bare repository":      {func(d *disk) { d.put(deep+"x/HEAD", 1); d.put(deep+"x/refs/a", 1); d.put(deep+"x/objects/a", 1) }, reasonCheckout},
-		"a mercurial checkout":   {func(d *disk) { d.put(deep+"x/.hg/a", 1) }, reasonCheckout},
-		"a jujutsu checkout":     {func(d *disk) { d.put(deep+"x/.jj/a", 1) }, reasonCheckout},
-		"a subversion checkout":  {func(d *disk) { d.put(deep+"x/.svn/a", 1) }, reasonCheckout},
-		"a database":             {func(d *disk) { d.put(deep+"App.SQLite3", 1) }, reasonWork + "App.SQLite3"},
-		"the data of PostgreSQL": {func(d *disk) { d.put(deep+"PG_VERSION", 1) }, reasonWork + "PG_VERSION"},
-		"what Terraform knows":   {func(d *disk) { d.put(deep+"terraform.tfstate", 1) }, reasonWork + "terraform.tfstate"},
-		"a socket": {func(d *disk) {
-			d.put("project/one/node_modules/a/x", 1)
-			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-			require.NoError(d.t, err)
-			defer syscall.Close(fd)
-			d.t.Chdir(filepath.Join(d.home, "project/one/node_modules/a"))
-			require.NoError(d.t, syscall.Bind(fd, &syscall.SockaddrUnix{Name: "s"}))
-		}, reasonSocket},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			d := newWorkspace(t)
-			d.checkout("project/one")
-			c.make(d)
-			before := fingerprint(t, filepath.Join(d.home, "project"))
-			require.Equal(t, []string{"project/one/node_modules skipped " + c.reason}, dependenciesOf(d.reclaim(Request{Tier: TierRuntime})))
-			require.Equal(t, before, fingerprint(t, filepath.Join(d.home, "project")))
-		})
-	}
-}
-
-func TestS0_024_OnlyTheProjectsOwnRulesDecide(t *testing.T) {
-	d := newWorkspace(t)
-	d.checkout("project/one")
-	hooked := filepath.Join(d.home, "ran")
-	one := filepath.Join(d.home, "project/one")
-	d.text("project/one/.gitignore", "# nothing\n")
-	d.text("project/one/.git/info/exclude", "node_modules/\n")
-	d.text("global-ignore", "node_modules/\n")
-	d.text("hook", "#!/bin/sh\ntouch "+hooked+"\n")
-	require.NoError(t, os.Chmod(filepath.Join(d.home, "hook"), 0o700))
-	d.git(one, "config", "core.excludesFile", filepath.Join(d.home, "global-ignore"))
-	d.git(one, "config", "core.fsmonitor", filepath.Join(d.home, "hook"))
-	d.git(one, "config", "core.worktree", t.TempDir())
-	t.Setenv("GIT_CONFIG_COUNT", "1")
-	t.Setenv("GIT_CONFIG_KEY_0", "core.excludesFile")
-	t.Setenv("GIT_CONFIG_VALUE_0", filepath.Join(d.home, "global-ignore"))
-	require.Empty(t, dependenciesOf(d.reclaim(Request{Tier: TierDependencies})))
-	d.text("project/one/.gitignore", "node_modules/\n")
-	require.Equal(t, []string{"project/one/node_modules moved"}, dependenciesOf(d.reclaim(Request{Tier: TierDependencies})),
-		"the checkout's own configuration hides nothing either")
-	require.NoFileExists(t, hooked, "nothing that an agent configured has run")
-}
-
-func TestS0_024_ATrackedFileKeepsItsDirectory(t *testing.T) {
-	d := newWorkspace(t)
-	d.checkout("project/one")
-	d.git(filepath.Join(d.home, "project/one"), "add", "-f", "node_modules/left-pad/index.js")
-	require.Empty(t, dependenciesOf(d.reclaim(Request{Tier: TierDependencies})))
-	require.NoError(t, os.Remove(filepath.Join(d.home, "project/one/.git/index")))
-	require.Equal(t, []string{"project/one skipped " + reasonNoIndex}, dependenciesOf(d.reclaim(Request{Tier: TierDependencies})),
-		"without an index nobody knows what is tracked")
-}
-
-func TestS0_024_OneWorkspaceWithAHangingGitOrOddNamesDelaysNoOther(t *testing.T) {
-	f := newFleet(t, Settings{})
-	for _, id := range []string{idA, idB, idC} {
-		f.runtime(id, time.Hour)
-	}
-	odd := f.put("state/runtime-data/"+idB+"/workspace/node_modules/caf\xe9/"+strings.Repeat("n", 255), 1)
-	f.put("state/runtime-data/"+idB+"/workspace/data/\xff\xfe", 1)
-	program := filepath.Join(t.TempDir(), "git")
-	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\ncase \"$GIT_WORK_TREE\" in *"+idA+"*) exec sleep 1000;; esac\nexec git \"$@\"\n"), 0o700))
-	f.around.git.program, f.around.git.limit = program, 2*time.Second
-	began := time.Now()
-	result := f.reclaim(Request{Tier: TierDependencies})
-	require.Less(t, time.Since(began), time.Minute)
-	base := "/state/runtime-data/"
-	require.ElementsMatch(t, []string{
-		f.home + base + idA + "/workspace skipped " + reasonGitSlow,
-		f.home + base + idB + "/workspace/node_modules moved",
-		f.home + base + idC + "/workspace/node_modules moved",
-	}, dependenciesOf(result))
-	require.NoFileExists(t, odd)
-	require.FileExists(t, filepath.Join(f.home, "state/runtime-data", idA, "workspace/node_modules/left-pad/index.js"))
-}
 
 func TestS0_007_DockerRuntimesHaveCachesBudgetAndRetention(t *testing.T) {
 	t.Run("S0-023 S0-082 caches of those that have stopped", func(t *testing.T) {
@@ -343,36 +71,6 @@ func TestS0_007_DockerRuntimesHaveCachesBudgetAndRetention(t *testing.T) {
 		require.Equal(t, StateArchived, f.of(idA).State)
 		require.Empty(t, entries(t, filepath.Join(f.home, "state", trashName)))
 	})
-}
-
-// lease is what another server writes that has the conversation open.
-func (f *fleet) lease(id string, until time.Time) {
-	f.text("history/"+id+"/owner_lease.json", `{"owner_instance_id":"x","generation":1,"expires_at":`+jsonSeconds(until)+`}`)
-}
-
-func jsonSeconds(at time.Time) string {
-	text, _ := json.Marshal(float64(at.UnixMicro()) / 1e6)
-	return string(text)
-}
-
-// of is what the status says of a conversation.
-func (f *fleet) of(id string) Conversation {
-	f.t.Helper()
-	for _, c := range f.status().Conversations {
-		if c.ID == conversation.Dashed(id) {
-			return c
-		}
-	}
-	require.Fail(f.t, "not in the status", id)
-	return Conversation{}
-}
-
-// sleepless lets time pass with the box awake.
-func (f *fleet) sleepless(d time.Duration) {
-	for ; d > 0; d -= 10 * time.Minute {
-		f.clock.advance(10 * time.Minute)
-		f.ledger.tick()
-	}
 }
 
 func TestS0_150_TimeAsleepDoesNotCountAndAResumeHasAGrace(t *testing.T) {
@@ -519,20 +217,6 @@ func TestEntriesThatCannotBeDeletedAreTriedAgainLaterAndNeverCountAsFreed(t *tes
 	require.NoDirExists(t, stuck)
 }
 
-// archive asks for one archive after something was done, and wants it refused for a reason, or done for "".
-func (f *fleet) archive(id string, first func(), refused string) {
-	f.t.Helper()
-	first()
-	result := f.reclaim(Request{Tier: TierRuntime, ConversationIDs: []string{conversation.Dashed(id)}})
-	require.Len(f.t, result.Items, 1)
-	if refused == "" {
-		require.Equal(f.t, Moved, result.Items[0].Outcome, result.Items[0].Reason)
-		return
-	}
-	require.Equal(f.t, Skipped, result.Items[0].Outcome)
-	require.Contains(f.t, result.Items[0].Reason, refused)
-}
-
 func TestS0_063_WhoRunsOrStartsKeepsEverything(t *testing.T) {
 	f := newFleet(t, Settings{RetentionDays: 1})
 	f.runtime(idA, time.Hour)
@@ -557,10 +241,9 @@ func TestS0_063_WhoRunsOrStartsKeepsEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	refused(StateStarting, reasonStarting)
-	dry := f.reclaim(Request{Tier: TierRuntime, DryRun: true, ConversationIDs: []string{conversation.Dashed(idA)}})
 	require.NoError(t, lock.Close())
 
-	dry = f.reclaim(Request{Tier: TierRuntime, DryRun: true, ConversationIDs: []string{conversation.Dashed(idA)}})
+	dry := f.reclaim(Request{Tier: TierRuntime, DryRun: true, ConversationIDs: []string{conversation.Dashed(idA)}})
 	require.Equal(t, Planned, dry.Items[0].Outcome)
 	f.lease(idA, f.clock.now().Add(20*time.Second)) // it starts after the plan
 	require.Equal(t, Skipped, f.reclaim(Request{PlanID: dry.PlanID}).Items[0].Outcome)
@@ -572,7 +255,7 @@ func TestS0_063_WhoRunsOrStartsKeepsEverything(t *testing.T) {
 	f.archive(idA, func() {}, "")
 }
 
-func TestS0_009_ABoxWithoutRuntimesIsASharedWorkspace(t *testing.T) {
+func TestS0_009_S0_161_ABoxWithoutRuntimesIsASharedWorkspace(t *testing.T) {
 	f := newFleet(t, Settings{})
 	f.options.RuntimesDir, f.options.Settings.RetentionDays = "", 3
 	f.restart()
