@@ -124,8 +124,8 @@ func startService(t *testing.T, env ...string) *App {
 	t.Helper()
 	dir := t.TempDir()
 	env = append(env, // of a name that is there twice the first counts
-		"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "AUTOMATION_DATA_DIR=" + filepath.Join(dir, "data"), "AUTOMATION_LISTEN=127.0.0.1:0",
-		"AUTOMATION_METRICS_LISTEN=", "AUTOMATION_LOCAL_API_KEY=" + scriptKey, "AUTOMATION_SANDBOX_BACKEND=process",
+		"HOME="+dir, "PATH="+os.Getenv("PATH"), "AUTOMATION_DATA_DIR="+filepath.Join(dir, "data"), "AUTOMATION_LISTEN=127.0.0.1:0",
+		"AUTOMATION_METRICS_LISTEN=", "AUTOMATION_LOCAL_API_KEY="+scriptKey, "AUTOMATION_SANDBOX_BACKEND=process",
 		"AUTOMATION_SANDBOX_POLL_INTERVAL=1", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
 	)
 	cfg, err := config.Load(env)
