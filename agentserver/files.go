@@ -100,7 +100,7 @@ func explain(err error, absent *refusal) error {
 }
 
 // The methods below take what locate gave. Without a root any path of the box is asked for on purpose, by whoever has the
-// session key; the analyser sees a traversal there.
+// session key.
 
 // open opens an existing file to read; a pipe or device never blocks it.
 func (f *files) open(name string) (*os.File, error) {
@@ -108,14 +108,14 @@ func (f *files) open(name string) (*os.File, error) {
 	if f.root != nil {
 		return f.root.OpenFile(name, how, 0)
 	}
-	return os.OpenFile(name, how, 0) //nolint:gosec // as said above
+	return os.OpenFile(name, how, 0)
 }
 
 func (f *files) stat(name string) (fs.FileInfo, error) {
 	if f.root != nil {
 		return f.root.Stat(name)
 	}
-	return os.Stat(name) //nolint:gosec // as said above
+	return os.Stat(name)
 }
 
 // makeDirectory makes a directory with its parents; one that exists is left as it is.
@@ -123,7 +123,7 @@ func (f *files) makeDirectory(name string) error {
 	if f.root != nil {
 		return f.root.MkdirAll(name, 0o777)
 	}
-	return os.MkdirAll(name, 0o777) //nolint:gosec // as said above
+	return os.MkdirAll(name, 0o777)
 }
 
 // write stores content under a name, whole or not at all: it goes to a temporary name in the same directory first. A file
@@ -165,7 +165,7 @@ func (f *files) create(name string, mode fs.FileMode, exact bool, content io.Rea
 	if f.root != nil {
 		file, err = f.root.OpenFile(name, how, mode)
 	} else {
-		file, err = os.OpenFile(name, how, mode) //nolint:gosec // as said above
+		file, err = os.OpenFile(name, how, mode)
 	}
 	if err != nil {
 		return 0, explain(err, errParent)
@@ -181,7 +181,7 @@ func (f *files) rename(from, to string) error {
 	if f.root != nil {
 		return f.root.Rename(from, to)
 	}
-	return os.Rename(from, to) //nolint:gosec // as said above
+	return os.Rename(from, to)
 }
 
 // remove removes a temporary file, if it was made.

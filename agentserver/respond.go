@@ -29,7 +29,7 @@ func respond(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a reader that is gone needs no answer
+	_, _ = w.Write(body) //nolint:gosec // JSON by its content type; a reader that is gone needs no answer
 }
 
 // success is the answer of a call that has nothing else to say.

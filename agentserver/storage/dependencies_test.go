@@ -170,3 +170,12 @@ func TestS0_024_OneWorkspaceWithAHangingGitOrOddNamesDelaysNoOther(t *testing.T)
 	require.NoFileExists(t, odd)
 	require.FileExists(t, filepath.Join(f.home, "state/runtime-data", idA, "workspace/node_modules/left-pad/index.js"))
 }
+
+func TestBR23_WithoutRoomForAnythingNewCachesGoAllTheSame(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "full"))
+	d := newWorkspace(t)
+	d.checkout("project/one")
+	d.put(".cache/pip/x", 10)
+	require.Equal(t, []string{".cache/pip moved", "project/one skipped " + reasonGitNoRoom}, outcomes(d.reclaim(Request{Tier: TierDependencies})))
+	require.NoDirExists(t, filepath.Join(d.home, ".cache/pip"))
+}

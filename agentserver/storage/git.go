@@ -23,6 +23,7 @@ const (
 	reasonGitSlow    = "git did not answer in time"
 	reasonGitMissing = "git is not installed"
 	reasonNoIndex    = "the checkout has no index"
+	reasonGitNoRoom  = "git has no place to work in"
 )
 
 // git asks which directories a checkout's own rules ignore. It never runs with what an agent can configure: not the
@@ -30,31 +31,42 @@ const (
 // rules only the .gitignore files that are the project's. It gets a repository of ours that is empty, the checkout as the
 // working tree, and the checkout's index, which says what is tracked.
 type git struct {
-	empty   string // a directory that looks like a repository
+	empty   string // a directory that looks like a repository; "": there was no room for one
 	program string
 	limit   time.Duration
 }
 
+// newGit makes the empty repository. On a full disk there may be no room for it: then nothing is decided, and everything
+// that needs no git goes on (BR-23).
 func newGit(limit time.Duration) (*git, error) {
+	g := &git{program: "git", limit: limit}
 	empty, err := os.MkdirTemp("", "agent-server-git-")
 	if err != nil {
-		return nil, fmt.Errorf("git: %w", err)
+		return g, fmt.Errorf("git: %w", err)
 	}
 	err = errors.Join(
 		os.Mkdir(filepath.Join(empty, "objects"), 0o700), os.Mkdir(filepath.Join(empty, "refs"), 0o700),
 		os.WriteFile(filepath.Join(empty, "HEAD"), []byte("ref: refs/heads/none\n"), 0o600),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("git: %w", errors.Join(err, os.RemoveAll(empty)))
+		return g, fmt.Errorf("git: %w", errors.Join(err, os.RemoveAll(empty)))
 	}
-	return &git{empty: empty, program: "git", limit: limit}, nil
+	g.empty = empty
+	return g, nil
 }
 
-func (g *git) close() { _ = os.RemoveAll(g.empty) }
+func (g *git) close() {
+	if g.empty != "" {
+		_ = os.RemoveAll(g.empty)
+	}
+}
 
 // ignored lists the directories that are ignored as a whole and hold nothing tracked, relative to the checkout. Names are
 // bytes: what is not UTF-8 is a name like any other.
 func (g *git) ignored(ctx context.Context, checkout handle, path string) (names []string, refuse string) {
+	if g.empty == "" {
+		return nil, reasonGitNoRoom
+	}
 	index, err := indexOf(checkout, path)
 	if err != nil {
 		return nil, reasonNoIndex

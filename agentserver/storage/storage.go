@@ -86,7 +86,7 @@ func Open(options Options) (*Storage, error) {
 	}
 	var err error
 	if s.around.git, err = newGit(gitLimit); err != nil {
-		return nil, err
+		options.Log.Warn("dependencies are not reclaimed", "error", err)
 	}
 	if s.home, err = s.openArea(options.Root); err == nil {
 		s.around.root = s.home.absolute
