@@ -155,6 +155,20 @@ var stages = map[string]map[int]func(*player){
 	},
 }
 
+// attention waits until so many boxes are shown as unaccounted, and no other one needs attention.
+func (p *player) attention(n int) {
+	p.t.Helper()
+	p.until("boxes that need attention", func() error {
+		_, _, raw := p.send(http.MethodGet, "/api/automation/v1/sandboxes?needs_attention=true", map[string]string{"Authorization": "Bearer tok-alice"}, nil)
+		var list object
+		require.NoError(p.t, json.Unmarshal(raw, &list))
+		if list["total"] != float64(n) || strings.Count(string(raw), `"unaccounted"`) != n {
+			return fmt.Errorf("%w: %s", errNotYet, raw)
+		}
+		return nil
+	})
+}
+
 var errNotYet = errors.New("not yet")
 
 // endings are what must be true after a scenario.
@@ -178,9 +192,13 @@ var endings = map[string]func(*player){
 	"watchdog-transient":         gone,
 	"provision-gives-up":         gone,
 	"provision-never-ready":      gone,
-	"dispatch-failures":          gone,
-	"tarball-missing":            gone,
+	"dispatch-failures": func(p *player) {
+		gone(p)
+		p.attention(1) // the create that answered 500 may have made a box
+	},
+	"tarball-missing": gone,
 	"quota": func(p *player) {
 		require.Len(p.t, p.stub.Calls("create"), 7, "two quotas, and five tries against a plain 429")
+		p.attention(0) // none of them made anything
 	},
 }
