@@ -156,7 +156,7 @@ func (w *Watchdog) reachedAnew(ctx context.Context, box *models.Sandbox, now san
 		SandboxID: box.ID, Kind: now.Kind, ProviderID: now.ProviderID, URL: now.URL, SessionKey: now.Key,
 	})
 	if err != nil {
-		w.Log.WarnContext(ctx, "new address of a box not recorded", "box", box.ID, "error", err)
+		w.Log.WarnContext(ctx, "new address of a box not recorded", "workspace_id", box.ID, "error", err)
 	}
 }
 
