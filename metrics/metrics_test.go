@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -131,7 +132,7 @@ func TestThePageListsEveryFamilyWithItsLabels(t *testing.T) {
 		before, rest, ok := strings.Cut(string(page), tableHead)
 		require.True(t, ok)
 		_, after, _ := strings.Cut(rest, "\n\n")
-		require.NoError(t, os.WriteFile("../docs/OPERATIONS.md", []byte(before+tableHead+want+"\n"+after), 0o644)) //nolint:gosec // a page for everybody
+		require.NoError(t, os.WriteFile("../docs/OPERATIONS.md", []byte(before+tableHead+want+"\n"+after), 0o644))
 		return
 	}
 	var listed []string
@@ -349,7 +350,7 @@ func TestScrapesAreAnsweredInTheFormatThatIsAskedFor(t *testing.T) {
 	}))
 	m.Request(sampled, "/v1/runs/{id}", "GET", 200, time.Second)
 	scrape := func(accept string) (string, string) {
-		r := httptest.NewRequest("GET", "/metrics", nil)
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		r.Header.Set("Accept", accept)
 		w := httptest.NewRecorder()
 		m.Handler().ServeHTTP(w, r)

@@ -16,7 +16,7 @@ func newLog(c config.Log, w io.Writer) *slog.Logger {
 	if c.JSON && (!terminal || c.JSONForConsole) {
 		return slog.New(newLogHandler(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.Level})))
 	}
-	return slog.New(newLogHandler(tint.NewHandler(w, &tint.Options{Level: c.Level, NoColor: !terminal || os.Getenv("NO_COLOR") != ""})))
+	return slog.New(newLogHandler(tint.NewTextHandler(w, &tint.Options{Level: c.Level, NoColor: !terminal || os.Getenv("NO_COLOR") != ""})))
 }
 
 // isTerminal reports whether w is a terminal.

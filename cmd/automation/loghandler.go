@@ -137,8 +137,9 @@ func (h *logHandler) flatten(to []slog.Attr, prefix string, a slog.Attr) []slog.
 		return append(to, slog.String(key, h.secrets.redact(value.String())))
 	case slog.KindAny:
 		return append(to, slog.Any(key, h.plain(value.Any())))
+	default: // numbers and truth values
+		return append(to, slog.Attr{Key: key, Value: value})
 	}
-	return append(to, slog.Attr{Key: key, Value: value})
 }
 
 // durationAttr names the unit in the key.

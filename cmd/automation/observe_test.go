@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -26,7 +25,9 @@ func scrape(t *testing.T, url, key string) (status int, samples map[string]strin
 	if key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
@@ -42,7 +43,6 @@ func scrape(t *testing.T, url, key string) (status int, samples map[string]strin
 }
 
 func TestMetricsFollowARealRun(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
 	app := startService(t, "AUTOMATION_METRICS_LISTEN=127.0.0.1:0", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=0")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -87,7 +87,7 @@ func TestMetricsFollowARealRun(t *testing.T) {
 		require.Equal(t, want, got[name], name)
 	}
 	require.NotEqual(t, "0", got[`automation_loop_iterations_total{loop="settle process",result="ok"}`])
-	require.NotEqual(t, "", got[`automation_loop_last_success_timestamp_seconds{loop="settle process"}`])
+	require.NotEmpty(t, got[`automation_loop_last_success_timestamp_seconds{loop="settle process"}`])
 	require.Contains(t, got, `go_sql_open_connections{db_name="read"}`)
 
 	own := app.config.HTTP.BaseURL + "/metrics"
@@ -99,7 +99,7 @@ func TestMetricsFollowARealRun(t *testing.T) {
 }
 
 func TestAPortOfMetricsInUseIsAWarning(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // no name to look up
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = taken.Close() }()
 	dir := t.TempDir()
@@ -141,7 +141,7 @@ func TestReadinessNamesWhatFails(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = raw.Close() }()
 	set := func(assignment string) {
-		_, err := raw.ExecContext(t.Context(), "UPDATE schema_migrations SET "+assignment) //nolint:gosec // of this test
+		_, err := raw.ExecContext(t.Context(), "UPDATE schema_migrations SET "+assignment)
 		require.NoError(t, err)
 	}
 	set("dirty = true")
@@ -188,5 +188,5 @@ func TestAProcessIsReadyByTheLoopsOfItsOwnRoles(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"clock"}, loops)
-	require.Equal(t, []string{"loop clock not begun"}, problems(app), fmt.Sprint("it does not serve yet"))
+	require.Equal(t, []string{"loop clock not begun"}, problems(app), "it does not serve yet")
 }
