@@ -53,7 +53,7 @@ func document(table []route, base, version string) ([]byte, error) {
 		"openapi": "3.1.0",
 		"info": map[string]any{
 			"title": "automation", "version": version,
-			"description": "Runs agent automations in sandboxes. health, ready, sdk-version, server_info and openapi.json also answer at the root.",
+			"description": "Runs agent automations in sandboxes. health, ready, sdk-version, server_info, openapi.json and metrics also answer at the root.",
 		},
 		"servers":  []any{map[string]any{"url": "/" + strings.Trim(base, "/")}},
 		"security": []any{map[string]any{"bearer": []string{}}, map[string]any{"key": []string{}}},
