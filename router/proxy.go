@@ -35,7 +35,7 @@ func newTransport() *http.Transport {
 // proxySandbox is ANY /v1/sandboxes/{id}/proxy/{path}: a request into the box with the caller's login. The box is resumed, and
 // is attached until the answer has ended. The caller's credentials stay here and the box's key stays inside.
 func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
-	b, err := s.box(r, who)
+	b, err := s.managed(r, who)
 	if err != nil {
 		return err
 	}

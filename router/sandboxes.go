@@ -118,6 +118,19 @@ func (s *server) box(r *http.Request, who Caller) (*models.Sandbox, error) {
 	return nil, wrongProviderID(id.String())
 }
 
+// managed returns the box for a route that changes it, goes into it or ends it: as with the runs of an automation, its creator
+// and whoever manages the organization's automations may.
+func (s *server) managed(r *http.Request, who Caller) (*models.Sandbox, error) {
+	b, err := s.box(r, who)
+	if err != nil {
+		return nil, err
+	}
+	if !who.canManage(b.UserID) {
+		return nil, forbidden("Only admins, owners, or the creator of the sandbox can change or enter it")
+	}
+	return b, nil
+}
+
 // getSandbox is GET /v1/sandboxes/{id}.
 func (s *server) getSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	b, err := s.box(r, who)
@@ -155,7 +168,7 @@ func (s *server) wish(w http.ResponseWriter, r *http.Request, who Caller) (*mode
 	if _, err := s.body(&c, w, r, nothing, true); err != nil {
 		return nil, err
 	}
-	return s.box(r, who)
+	return s.managed(r, who)
 }
 
 // pauseSandbox is POST /v1/sandboxes/{id}/pause.
@@ -215,7 +228,7 @@ func (s *server) extendSandbox(w http.ResponseWriter, r *http.Request, who Calle
 	if err != nil {
 		return err
 	}
-	b, err := s.box(r, who)
+	b, err := s.managed(r, who)
 	if err != nil {
 		return err
 	}
@@ -270,7 +283,7 @@ func (s *server) keepSandbox(w http.ResponseWriter, r *http.Request, who Caller)
 	if err != nil {
 		return err
 	}
-	b, err := s.box(r, who)
+	b, err := s.managed(r, who)
 	if err != nil {
 		return err
 	}
