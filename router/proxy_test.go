@@ -49,7 +49,7 @@ func TestProxyIntoABox(t *testing.T) {
 			_, _ = fmt.Fprint(rw, "hello from the box")
 		})
 		_, box := w.finished()
-		got := w.call("tok-bob", "PUT", sandboxPath(box, "/proxy/api/file%2Fx/a%20b?q=1&q=%2F"), strings.NewReader("payload"),
+		got := w.call("tok-alice", "PUT", sandboxPath(box, "/proxy/api/file%2Fx/a%20b?q=1&q=%2F"), strings.NewReader("payload"),
 			"Cookie", "openhands_auth=secret", "X-Org-Id", org.String(), "Connection", "X-Mine", "X-Mine", "1", "X-Kept", "yes",
 			"X-Forwarded-For", "1.2.3.4", "Upgrade", "websocket", "Content-Type", "text/plain")
 
@@ -57,7 +57,7 @@ func TestProxyIntoABox(t *testing.T) {
 		require.Equal(t, "hello from the box", got.Body.String())
 		require.True(t, attached, "attached while the request is open")
 		require.EqualValues(t, 1, w.door.left.Load(), "and not after")
-		require.Equal(t, "user:"+bob.String(), w.door.who)
+		require.Equal(t, "user:"+alice.String(), w.door.who)
 		require.Equal(t, box.ID, w.door.box)
 		require.Equal(t, org, w.door.org)
 
@@ -75,8 +75,8 @@ func TestProxyIntoABox(t *testing.T) {
 			require.Empty(t, got.Header().Get(name), name)
 		}
 		require.NotContains(t, w.logs.String(), "inner-key")
-		require.NotContains(t, w.logs.String(), "tok-bob")
-		require.Equal(t, "2026-06-01T13:00:00Z", w.call("tok-bob", "GET", sandboxPath(box, ""), nil).is(200)["cleanup"].(map[string]any)["due_at"],
+		require.NotContains(t, w.logs.String(), "tok-alice")
+		require.Equal(t, "2026-06-01T13:00:00Z", w.call("tok-alice", "GET", sandboxPath(box, ""), nil).is(200)["cleanup"].(map[string]any)["due_at"],
 			"and does not move the due date (S1-046)")
 	})
 }
@@ -106,12 +106,12 @@ func TestProxyKeepsToItsBox(t *testing.T) {
 		_, box := w.finished()
 		proxy := base + "/v1/" + sandboxPath(box, "/proxy")
 		for _, tail := range []string{"/../8/api", "/%2e%2e/8/api", "/a/..%2f..%2f8", "/.%2E/8", "/./x", "/..", "/a/..%5c..%5c8"} {
-			require.Equal(t, 400, w.call("tok-bob", "GET", proxy+tail, nil).Code, tail)
+			require.Equal(t, 400, w.call("tok-alice", "GET", proxy+tail, nil).Code, tail)
 		}
 		require.Zero(t, w.door.entered.Load())
 		for tail, want := range map[string]string{"": "/boxes/7", "/": "/boxes/7/", "/a..b/c": "/boxes/7/a..b/c"} {
 			uris = nil
-			require.Equal(t, 200, w.call("tok-bob", "GET", proxy+tail, nil).Code, tail)
+			require.Equal(t, 200, w.call("tok-alice", "GET", proxy+tail, nil).Code, tail)
 			require.Equal(t, []string{want}, uris)
 		}
 		for to, want := range map[string]string{
@@ -119,7 +119,7 @@ func TestProxyKeepsToItsBox(t *testing.T) {
 			server.URL + "/boxes/7/a%2Fb#top": proxy + "/a%2Fb#top",
 			"https://elsewhere.test/x":        "https://elsewhere.test/x",
 		} {
-			got := w.call("tok-bob", "GET", proxy+"/go?to="+strings.NewReplacer("#", "%23", "?", "%3F", "%", "%25").Replace(to), nil)
+			got := w.call("tok-alice", "GET", proxy+"/go?to="+strings.NewReplacer("#", "%23", "?", "%3F", "%", "%25").Replace(to), nil)
 			require.Equal(t, want, got.Header().Get("Location"))
 		}
 	})
@@ -142,14 +142,14 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 			context.DeadlineExceeded: {503, "sandbox_starting"},
 		} {
 			w.door.err = err
-			got := w.call("tok-bob", "GET", path, nil)
+			got := w.call("tok-alice", "GET", path, nil)
 			require.Equal(t, want.code, code(got, want.status))
 			if want.status == 503 {
 				require.Equal(t, "5", got.Header().Get("Retry-After"))
 			}
 		}
 		w.door.err = errBroken
-		require.Equal(t, 500, w.call("tok-bob", "GET", path, nil).Code)
+		require.Equal(t, 500, w.call("tok-alice", "GET", path, nil).Code)
 		w.door.err = nil
 
 		server := w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
@@ -158,16 +158,16 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 			}
 			rw.WriteHeader(http.StatusUnauthorized)
 		})
-		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", path, nil), 502), "the box's 401 is not the caller's")
-		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", sandboxPath(box, "/proxy/cut"), nil), 502))
+		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-alice", "GET", path, nil), 502), "the box's 401 is not the caller's")
+		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-alice", "GET", sandboxPath(box, "/proxy/cut"), nil), 502))
 		server.Close()
-		require.Equal(t, "sandbox_agent_unavailable", code(w.call("tok-bob", "GET", path, nil), 503))
+		require.Equal(t, "sandbox_agent_unavailable", code(w.call("tok-alice", "GET", path, nil), 503))
 		w.door.url = ""
-		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-bob", "GET", path, nil), 502))
+		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-alice", "GET", path, nil), 502))
 		require.Equal(t, w.door.entered.Load(), w.door.left.Load(), "each way that was opened was left")
 
 		modelstest.Set(t, w.store, box, "observed = ?", models.SeenMissing)
-		require.Equal(t, "sandbox_gone", code(w.call("tok-bob", "GET", path, nil), 409))
+		require.Equal(t, "sandbox_gone", code(w.call("tok-alice", "GET", path, nil), 409))
 	})
 }
 
@@ -188,7 +188,7 @@ func TestProxyLeavesWhenTheCallerGoes(t *testing.T) {
 		go func() {
 			defer close(done)
 			defer func() { _ = recover() }() // the connection is cut
-			r := request(t, "GET", base+"/v1/"+sandboxPath(box, "/proxy/stream"), "tok-bob").WithContext(ctx)
+			r := request(t, "GET", base+"/v1/"+sandboxPath(box, "/proxy/stream"), "tok-alice").WithContext(ctx)
 			w.serve(r)
 		}()
 		<-inside
@@ -223,11 +223,11 @@ func TestProxyHoldsTheBoxWhileARequestIsOpen(t *testing.T) {
 			SeenAt: w.store.Now(),
 		}))
 
-		require.Equal(t, 200, w.call("tok-bob", "GET", sandboxPath(box, "/proxy/x"), nil).Code)
+		require.Equal(t, 200, w.call("tok-alice", "GET", sandboxPath(box, "/proxy/x"), nil).Code)
 		require.Empty(t, swept, "the sweep waits for who is inside")
 		require.WithinDuration(t, w.store.Now(), *w.box(box.ID).LastAccessAt, 0, "counts as access")
 		require.Equal(t, []uuid.UUID{box.ID}, due(), "and goes on when the last has left, the stamp unmoved")
-		got := w.call("tok-bob", "GET", sandboxPath(box, "/proxy/x"), nil).is(409)
+		got := w.call("tok-alice", "GET", sandboxPath(box, "/proxy/x"), nil).is(409)
 		require.Equal(t, "deletion_ordered", got["error"].(map[string]any)["code"])
 	})
 }
@@ -242,7 +242,7 @@ func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
 		_, box := w.finished()
 		front := httptest.NewServer(w.handler)
 		t.Cleanup(front.Close)
-		r := request(t, "GET", front.URL+base+"/v1/"+sandboxPath(box, "/proxy/x"), "tok-bob")
+		r := request(t, "GET", front.URL+base+"/v1/"+sandboxPath(box, "/proxy/x"), "tok-alice")
 		r.RequestURI = ""
 		client := front.Client()
 		answer, err := client.Do(r)

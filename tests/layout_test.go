@@ -122,7 +122,9 @@ func TestS0_003_TheInBoxPartHasNoCallToPauseOrDestroyItsBox(t *testing.T) {
 	for _, f := range code(t) {
 		if strings.HasPrefix(f.pkg, "agentserver") {
 			for _, hit := range route.FindAllString(f.text, -1) {
-				found = append(found, f.path+": "+hit)
+				if !strings.Contains(hit, "/conversations/{id}/") { // pauses an agent in the box, not the box
+					found = append(found, f.path+": "+hit)
+				}
 			}
 		}
 	}
