@@ -184,9 +184,9 @@ func TestPauseAndResumeByHand(t *testing.T) {
 			require.Equal(t, "2026-06-01T13:00:00Z", got["cleanup"].(map[string]any)["due_at"])
 			require.Equal(t, run.CleanupDueAt, w.run(run.ID).CleanupDueAt)
 			require.Equal(t, models.WantRunning, w.box(box.ID).Desired)
-			got = w.call("tok-bob", "POST", sandboxPath(box, "/pause"), nil).is(202)
+			got = w.call("tok-alice", "POST", sandboxPath(box, "/pause"), nil).is(202)
 			require.Equal(t, "suspended", got["desired"])
-			require.Equal(t, "user:"+bob.String(), got["ordered_by"])
+			require.Equal(t, "user:"+alice.String(), got["ordered_by"])
 		})
 	})
 	t.Run("a box whose run is RUNNING is left alone: cancel the run first", func(t *testing.T) {
