@@ -18,7 +18,7 @@ const rounds = 40
 
 // against runs a move of a person against a sweep, both from a barrier, and returns the move's error and whether the sweep
 // ordered the box deleted.
-func against(t *testing.T, s *models.Store, id uuid.UUID, move func() error) (moveErr error, swept bool) {
+func against(t *testing.T, s *models.Store, id uuid.UUID, move func() error) (swept bool, moveErr error) {
 	t.Helper()
 	var (
 		ready, done sync.WaitGroup
@@ -37,7 +37,7 @@ func against(t *testing.T, s *models.Store, id uuid.UUID, move func() error) (mo
 	if len(ids) > 0 {
 		require.Equal(t, []uuid.UUID{id}, ids)
 	}
-	return moveErr, len(ids) > 0
+	return len(ids) > 0, moveErr
 }
 
 // settled puts a box out of the way of the next round.
@@ -51,7 +51,7 @@ func TestExtendRacingTheSweepIsEitherExtendedOrSwept(t *testing.T) {
 		for range rounds {
 			f := seed(t, s)
 			later := s.Now().Add(time.Hour)
-			err, swept := against(t, s, f.Box.ID, func() error { return s.Extend(t.Context(), f.Box.ID, later, "user:ana") })
+			swept, err := against(t, s, f.Box.ID, func() error { return s.Extend(t.Context(), f.Box.ID, later, "user:ana") })
 			if swept {
 				require.ErrorIs(t, err, models.ErrDeletionOrdered)
 				sameTime(t, *f.Run.CleanupDueAt, stamp(t, s, f))
@@ -68,7 +68,7 @@ func TestKeepRacingTheSweepIsEitherKeptOrSwept(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		for range rounds {
 			f := seed(t, s)
-			err, swept := against(t, s, f.Box.ID, func() error { return s.Keep(t.Context(), f.Box.ID, "user:ana", "why") })
+			swept, err := against(t, s, f.Box.ID, func() error { return s.Keep(t.Context(), f.Box.ID, "user:ana", "why") })
 			b := box(t, s, f.Box.ID)
 			if swept {
 				require.ErrorIs(t, err, models.ErrDeletionOrdered)
@@ -88,7 +88,7 @@ func TestAttachRacingTheSweepIsEitherAttachedOrSwept(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		for range rounds {
 			f := seed(t, s)
-			err, swept := against(t, s, f.Box.ID, func() error {
+			swept, err := against(t, s, f.Box.ID, func() error {
 				return s.Attach(t.Context(), f.Box.ID, uuid.New(), s.Now().Add(90*time.Second))
 			})
 			if swept {
@@ -105,7 +105,7 @@ func TestS1_046_ResumeRacingTheSweepEndsInADeletion(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		for range rounds {
 			f := seed(t, s)
-			err, swept := against(t, s, f.Box.ID, func() error {
+			swept, err := against(t, s, f.Box.ID, func() error {
 				return s.Order(t.Context(), f.Box.ID, models.WantRunning, "user:ana", "look inside")
 			})
 			if !swept { // the resume held the run: the sweep passed over it, and comes back, for resuming does not extend

@@ -1,6 +1,7 @@
 package models_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -172,19 +173,15 @@ func plan(t *testing.T, s *models.Store, query string) string {
 			Detail              string
 		}
 		require.NoError(t, raw.NewRaw("EXPLAIN QUERY PLAN "+query).Scan(t.Context(), &rows))
-		var text string
+		var lines []string
 		for _, r := range rows {
-			text += r.Detail + "\n"
+			lines = append(lines, r.Detail)
 		}
-		return text
+		return strings.Join(lines, "\n")
 	}
 	var lines []string
 	require.NoError(t, raw.NewRaw("EXPLAIN "+query).Scan(t.Context(), &lines))
-	var text string
-	for _, line := range lines {
-		text += line + "\n"
-	}
-	return text
+	return strings.Join(lines, "\n")
 }
 
 func TestS1_007_EveryQuestionOfWhatIsDueIsAnsweredByAPartialIndex(t *testing.T) {

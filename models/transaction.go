@@ -99,8 +99,7 @@ const (
 
 // isUnique reports whether err is a violated primary key or unique index.
 func isUnique(err error) bool {
-	var lite *sqlite.Error
-	if errors.As(err, &lite) {
+	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
 		return lite.Code() == sqlitePrimaryKey || lite.Code() == sqliteUnique
 	}
 	return hasState(err, pqUnique)

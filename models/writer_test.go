@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,7 +87,7 @@ func TestWritesThatWaitedShareOneCommit(t *testing.T) {
 		var group sync.WaitGroup
 		for n := range 100 {
 			group.Go(func() {
-				if err := s.Write(t.Context(), insertUpload(fmt.Sprint(n))); err != nil {
+				if err := s.Write(t.Context(), insertUpload(strconv.Itoa(n))); err != nil {
 					t.Error(err)
 				}
 			})
@@ -210,7 +210,7 @@ func TestAnErrorThatEndsTheTransactionFailsTheWholeBatchWithItsCause(t *testing.
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := modelstest.NewSQLite(t).Open(t)
-			var after write = func(ctx context.Context, tx bun.IDB) error {
+			after := func(ctx context.Context, tx bun.IDB) error {
 				_ = insertUpload("would commit by itself")(ctx, tx)
 				return nil
 			}
@@ -272,7 +272,7 @@ func TestCloseCommitsWhatIsQueuedAndRefusesWhatComesLater(t *testing.T) {
 		var group sync.WaitGroup
 		for n := range 5 {
 			group.Go(func() {
-				if err := s.Write(t.Context(), insertUpload(fmt.Sprint(n))); err != nil {
+				if err := s.Write(t.Context(), insertUpload(strconv.Itoa(n))); err != nil {
 					t.Error(err)
 				}
 			})

@@ -77,6 +77,7 @@ var place = models.Place{Backend: modelstest.Backend}
 
 // rig is the duties of this package, and a settler, over one database and one provider in memory.
 type rig struct {
+	logging sync.Mutex // of log, which the duties of several processes write to
 	*testing.T
 	db       *modelstest.DB
 	store    *models.Store
@@ -130,7 +131,7 @@ func (r *rig) duties(s *models.Store) (*Dispatch, *Schedules) {
 	require.NoError(r, err)
 	settings := config.Default(r.TempDir()).Dispatch
 	settings.PollInterval, settings.ReadyTimeout, settings.ProvisionRetryDelay = 10*time.Millisecond, 5*time.Second, 0
-	log := slog.New(slog.NewTextHandler(&locked{w: r.log}, nil))
+	log := slog.New(slog.NewTextHandler(&locked{mu: &r.logging, w: r.log}, nil))
 	d := &Dispatch{
 		Store: s, Backend: r.fake, Place: place, Blobs: r.blobs, Decide: r.decide, Deployment: deploy,
 		APIURL: "http://automation.test/api/automation", Settings: settings, HTTP: r.agents.Client(),
@@ -144,7 +145,7 @@ func (r *rig) duties(s *models.Store) (*Dispatch, *Schedules) {
 
 // locked lets several goroutines write.
 type locked struct {
-	mu sync.Mutex
+	mu *sync.Mutex
 	w  io.Writer
 }
 

@@ -120,14 +120,14 @@ func TestEveryFaultOnACreateMakesNoSecondBox(t *testing.T) {
 					return nil
 				})
 				calls, definite := len(c.stub.Calls("create")), sandbox.ErrInvalid
-				switch status := f.fault.Status; {
-				case status == 401 || status == 403:
+				switch f.fault.Status {
+				case 401, 403:
 					definite = sandbox.ErrRefused
 					require.Equal(t, 2, calls)
-				case status == 429:
+				case 429:
 					definite = sandbox.ErrNotMade
 					require.LessOrEqual(t, calls, 5)
-				case status == 404 || status == 409 || status == 422:
+				case 404, 409, 422:
 					require.Equal(t, 1, calls)
 				default:
 					require.Equal(t, 1, calls, "what may have been made is not asked for again")

@@ -276,7 +276,7 @@ func TestAPlain429WaitsAsLongAsItIsTold(t *testing.T) {
 func TestRetryAfterIsReadAsSecondsOrDate(t *testing.T) {
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
-		"": 0, "0": 0, "7": 7 * time.Second, " 7 ": 7 * time.Second, "-1": 0, "1e3": 0, "soon": 0,
+		"": 0, "0": 0, "7": 7 * time.Second, "\t7": 7 * time.Second, "-1": 0, "1e3": 0, "soon": 0,
 		"1000000000": time.Hour, "99999999999999999999": 0,
 		now.Add(90 * time.Second).Format(http.TimeFormat): 90 * time.Second,
 		now.Add(-time.Hour).Format(http.TimeFormat):       0,

@@ -3,6 +3,7 @@ package cloudstub
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -108,8 +109,8 @@ func (s *Stub) sandboxes(w http.ResponseWriter, r *http.Request, op, id, user st
 		answerJSON(w, http.StatusOK, list)
 	case "search":
 		items := []any{}
-		for i := len(s.boxes) - 1; i >= 0; i-- {
-			if b := s.boxes[i]; b.Owner == user && b.DeletedAt.IsZero() {
+		for _, b := range slices.Backward(s.boxes) {
+			if b.Owner == user && b.DeletedAt.IsZero() {
 				items = append(items, s.info(b))
 			}
 		}

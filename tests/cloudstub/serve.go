@@ -97,7 +97,9 @@ func authOf(r *http.Request) string {
 func answerJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		panic(http.ErrAbortHandler) // the caller sees a cut answer
+	}
 }
 
 func detail(text string) map[string]string { return map[string]string{"detail": text} }

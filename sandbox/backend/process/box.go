@@ -204,12 +204,12 @@ func writeFile(path string, text []byte) error {
 	_, err = f.Write(text)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path) //nolint:gosec // in the same directory, named by the service
+		err = os.Rename(f.Name(), path)
 	}
 	if err == nil {
 		err = syncDir(dir)
 	} else {
-		_ = os.Remove(f.Name()) //nolint:gosec // our own temporary file
+		_ = os.Remove(f.Name())
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
@@ -218,7 +218,7 @@ func writeFile(path string, text []byte) error {
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // a directory of ours, named by the service
+	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("sync directory: %w", err)
 	}
