@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 readonly SETUP_MINUTES=4 PACKAGES_MINUTES=9 BLACKBOX_MINUTES=9 TOTAL_MINUTES=25
 readonly COVERAGE_FLOOR=76 # per cent of statements (S1-063)
-readonly POSTGRES_MAJOR=15
+readonly POSTGRES_MAJOR=15 # the oldest that is tested; a newer one that Debian brings will do
 
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false" # a checkout may belong to another user
 scratch=$(mktemp -d)
@@ -77,9 +77,11 @@ apt_install() {
 
 # postgres_bin prints the folder of the server's programs, or nothing.
 postgres_bin() {
-	local dir
-	for dir in /usr/lib/postgresql/$POSTGRES_MAJOR/bin /usr/local/pgsql/bin; do
-		if [ -x "$dir/initdb" ] && "$dir/postgres" --version | grep -q " $POSTGRES_MAJOR\."; then
+	local dir major
+	for dir in /usr/lib/postgresql/*/bin /usr/local/pgsql/bin; do
+		[ -x "$dir/initdb" ] || continue
+		major=$("$dir/postgres" --version | sed -E 's/^[^0-9]*([0-9]+).*/\1/')
+		if [ "$major" -ge $POSTGRES_MAJOR ]; then
 			echo "$dir"
 			return
 		fi
@@ -92,7 +94,7 @@ need_tools() {
 	local missing=()
 	command -v go >/dev/null || die "need Go 1.26 or newer in PATH"
 	can_compile_c || missing+=(gcc libc6-dev)
-	[ -n "$(postgres_bin)" ] || missing+=("postgresql-$POSTGRES_MAJOR")
+	[ -n "$(postgres_bin)" ] || missing+=(postgresql)
 	if [ ${#missing[@]} -gt 0 ]; then
 		apt_install "${missing[@]}"
 	fi
@@ -169,6 +171,10 @@ python_of() {
 need_python() {
 	local wanted=tests/python/requirements.txt python cache venv
 	python=$(python_of)
+	if [ -z "$python" ] && command -v apt-get >/dev/null; then
+		apt_install python3 python3-venv # new enough from Debian 13 on
+		python=$(python_of)
+	fi
 	if [ -z "$python" ]; then
 		[ "${CI:-}" != true ] || die "need Python 3.12 or newer, in PATH or under pyenv"
 		say "no Python 3.12 or newer: the tests with the real agent server are skipped"
