@@ -112,6 +112,8 @@ type Sandbox struct {
 	ReclaimedBytes int64           `bun:"reclaimed_bytes"` // freed by the last reclaim before a suspend
 	Storage        json.RawMessage `bun:"storage,nullzero"`
 	StorageAt      *time.Time      `bun:"storage_at"`
+	HeldBecause    string          `bun:"held_because"`  // why it was left awake although nobody uses it, "" for no reason
+	IdleCheckAt    *time.Time      `bun:"idle_check_at"` // when the idle duty looks at it next; NULL: by its last access alone
 
 	// DueAt is sandbox_cleanup_due_at of the box's run where this is the run's newest box; filled by Sandbox and ListSandboxes.
 	DueAt *time.Time `bun:"due_at,scanonly"`

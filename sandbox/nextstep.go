@@ -17,6 +17,7 @@ const (
 	StepWait        Step = "wait"          // look again at Next.At
 	StepClose       Step = "close"         // nothing can exist at the provider: deleted without a call
 	StepInspect     Step = "inspect"       // ask the provider
+	StepCreate      Step = "create"        // provider call, for the box of a conversation; that of a run is created by dispatch
 	StepSearch      Step = "search"        // look a create up whose answer was lost
 	StepUnaccounted Step = "unaccounted"   // a lost create that cannot be looked up: shown, never deleted by us
 	StepQuiesce     Step = "quiesce"       // let the command that called back end, or stop it
@@ -172,7 +173,7 @@ func nextUnnamed(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepRest} // dispatch decides about the attempt
 	}
 	if b.CreateSentAt == nil {
-		return Next{Step: StepClose, Why: "create was never sent"}
+		return nextUnsent(b)
 	}
 	if !f.Capabilities.List || !f.Capabilities.Labels {
 		return Next{Step: StepUnaccounted}
@@ -187,6 +188,17 @@ func nextUnnamed(b *models.Sandbox, f Facts) Next {
 func searchAt(b *models.Sandbox, now time.Time) time.Time {
 	if b.CreateEndedAt == nil {
 		return now // the caller died with the call: the lease's end, which this claim waited for
+// nextUnsent is for a box that no provider was asked for.
+func nextUnsent(b *models.Sandbox) Next {
+	switch {
+	case b.CreatedBy != models.CreatedByRuntime || b.Desired == models.WantDeleted:
+		return Next{Step: StepClose, Why: "create was never sent"}
+	case b.Desired == models.WantRunning:
+		return Next{Step: StepCreate}
+	}
+	return Next{Step: StepRest}
+}
+
 	}
 	return b.CreateEndedAt.Add(searchAfter[min(b.Searches, len(searchAfter)-1)])
 }
@@ -212,6 +224,11 @@ func nextFailed(b *models.Sandbox, f Facts) Next {
 	return Next{Step: StepOrder, Why: "the box failed"}
 }
 
+	case b.CreatedBy == models.CreatedByRuntime: // a person's conversation is not deleted for it; each order to run tries once
+		if b.Desired == models.WantRunning && b.Attempts == 0 && !tried(b, StepResume) {
+			return Next{Step: StepResume}
+		}
+		return Next{Step: StepRest, Attention: AttentionFailed}
 func nextDelete(b *models.Sandbox, f Facts) Next {
 	if b.Observed == models.SeenRunning {
 		if step, ok := prepare(b, f); ok {

@@ -22,6 +22,7 @@ type Settings struct {
 	ExitGrace    time.Duration // AUTOMATION_RUN_EXIT_GRACE_SECONDS: how long a command that called back may still run
 	Reclaim      ReclaimTier   // AUTOMATION_SANDBOX_RECLAIM; "" is policy
 	Export       ExportMode    // AUTOMATION_SANDBOX_EXPORT; "" is auto
+	IdleTTL      time.Duration // AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS: after how long unused a box is suspended; 0: never
 }
 
 // NoteCannotSuspend is the note on a run whose box is deleted although a delay is configured (S0-126).

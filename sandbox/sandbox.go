@@ -123,6 +123,11 @@ type Spec struct {
 }
 
 // Identity is a thing the provider named, as soon as it has named it.
+
+	Conversation uuid.UUID // that the box is for; uuid.Nil: it is a run's
+	Workspace    string    // a caller's own directory on the box's host, which is never removed; "": the box has its own
+	SessionKey   string    // that its agent server is to have; "": the backend makes one
+	SecretKey    string    // with which its agent server is to encrypt what it keeps; "": the backend makes one
 type Identity struct {
 	Kind       models.IdentityKind
 	ProviderID string

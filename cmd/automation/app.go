@@ -286,6 +286,7 @@ func (a *App) settings() sandbox.Settings {
 // apiURL is the address of the API as boxes see it.
 func (a *App) apiURL() string { return a.config.HTTP.BaseURL + "/api/automation" }
 
+		IdleTTL:      a.config.Dispatch.IdleTTL,
 // cloud is the login by OpenHands Cloud where runs get their boxes there; nil elsewhere.
 func (a *App) cloud() router.Verifier {
 	if a.choice.Backend != openhandsBackend {
