@@ -10,6 +10,7 @@ import (
 // clock is the one clock of rows (design section 4). It remembers one reading and goes on from it monotonically.
 type clock struct {
 	replaced func() time.Time     // WithClock: the only source when set
+	shift    func() time.Duration // WithShift: what now is off by; nil: nothing
 	wall     func() time.Time     // the machine's clock on the wall, which may be set
 	mono     func() time.Duration // the machine's monotonic clock
 
@@ -27,7 +28,7 @@ const smallStep = time.Second
 func newClock(o options, follow bool) *clock {
 	start := time.Now()
 	c := &clock{
-		replaced: o.clock, wall: o.host, mono: func() time.Duration { return time.Since(start) }, follow: follow,
+		replaced: o.clock, shift: o.shift, wall: o.host, mono: func() time.Duration { return time.Since(start) }, follow: follow,
 	}
 	if c.wall == nil {
 		c.wall = time.Now
@@ -36,9 +37,17 @@ func newClock(o options, follow bool) *clock {
 	return c
 }
 
-// now returns the time of rows. On SQLite a step of the wall clock forward is taken at once (a machine that slept), a step
-// backward never: the clock goes on from what it showed, so nothing is late and nothing happens twice.
+// now returns the time of rows, shifted where a test says so.
 func (c *clock) now() time.Time {
+	if c.shift == nil {
+		return c.straight()
+	}
+	return rowTime(c.straight().Add(c.shift()))
+}
+
+// straight is the time of rows. On SQLite a step of the wall clock forward is taken at once (a machine that slept), a step
+// backward never: the clock goes on from what it showed, so nothing is late and nothing happens twice.
+func (c *clock) straight() time.Time {
 	if c.replaced != nil {
 		return rowTime(c.replaced())
 	}

@@ -83,3 +83,16 @@ func TestPostgresIsTheClockOfAllReplicas(t *testing.T) {
 	one.SetReading(now.Add(time.Hour))
 	require.WithinDuration(t, now.Add(time.Hour), one.Now(), 2*time.Second)
 }
+
+func TestWithShiftMovesTheClockOfRowsAndNotTheSkew(t *testing.T) {
+	var by atomic.Int64
+	modelstest.Each(t, func(t *testing.T, s *models.Store) {
+		for _, d := range []time.Duration{time.Hour, -90 * time.Second, 0} {
+			by.Store(int64(d))
+			require.WithinDuration(t, time.Now().Add(d), s.Now(), 5*time.Second, "both ways, at once")
+			skew, err := s.Sync(t.Context())
+			require.NoError(t, err)
+			require.Less(t, skew.Abs(), 5*time.Second)
+		}
+	}, models.WithShift(func() time.Duration { return time.Duration(by.Load()) }))
+}

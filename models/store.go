@@ -30,6 +30,8 @@ var (
 	ErrDeletionOrdered = errors.New("deletion of the box is ordered, which is final")
 	// ErrRunActive means that the box's run is still RUNNING: cancel the run first.
 	ErrRunActive = errors.New("the run of the box is still running: cancel the run first")
+	// ErrNoCurrentExport means that the history in the box would be lost with it: nothing stored holds all of it.
+	ErrNoCurrentExport = errors.New("no current export of the history in the box exists")
 	// ErrNoStamp means that the box has no due date that could be extended.
 	ErrNoStamp = errors.New("the box has no due date")
 	// ErrLeaseLost means that the lease token is no longer the row's.
@@ -71,6 +73,7 @@ type Option func(*options)
 type options struct {
 	clock func() time.Time
 	host  func() time.Time
+	shift func() time.Duration
 	keys  [][]byte
 	pool  int
 
@@ -92,6 +95,9 @@ func WithDisableRules(r DisableRules) Option { return func(o *options) { o.disab
 
 // WithHost replaces the machine's clock, which Sync compares with PostgreSQL's and which is the clock on SQLite; for tests.
 func WithHost(now func() time.Time) Option { return func(o *options) { o.host = now } }
+
+// WithShift moves Store.Now by what shift returns, after the database has corrected it; for tests.
+func WithShift(shift func() time.Duration) Option { return func(o *options) { o.shift = shift } }
 
 // Open opens a migrated database. dsn is "sqlite:<path>" or a "postgres://" URL.
 func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"automation/models"
+	"automation/testhooks"
 )
 
 // Steps that call the provider. An order that comes in meanwhile does not end them: what they name is stored, and what they
@@ -170,6 +171,16 @@ func (w *work) find() (*Observation, error) {
 	return found, nil
 }
 
+// change makes one call that changes the box.
+func (w *work) change(call func(context.Context) error) error {
+	ctx, cancel := w.call()
+	defer cancel()
+	testhooks.Reached(testhooks.SettleBeforeCall)
+	err := call(ctx)
+	testhooks.Reached(testhooks.SettleAfterCall)
+	return err
+}
+
 // suspend asks the provider to suspend the box, and waits until it shows. That it is asked is recorded before: were this
 // process to die meanwhile, a resume ordered later would else see the box still running and be content with that.
 func (w *work) suspend(ctx context.Context) (models.Step, bool, error) {
@@ -187,9 +198,7 @@ func (w *work) suspend(ctx context.Context) (models.Step, bool, error) {
 			return step, false, errReleased
 		}
 	}
-	call, cancel := w.call()
-	err := w.backend.Suspend(call, w.ref(), w.seen)
-	cancel()
+	err := w.change(func(ctx context.Context) error { return w.backend.Suspend(ctx, w.ref(), w.seen) })
 	if errors.Is(err, ErrBreakerOpen) {
 		return step, false, err
 	}
@@ -226,6 +235,9 @@ func (w *work) suspendFailed(step models.Step, err error) (models.Step, bool, er
 		step.Name, step.Tried = string(StepSuspend), true
 	default:
 		step.Name, step.Tried = string(markSuspendSent), true
+		// The box runs on, and what is exported by now may not be all of it when it is suspended.
+		step.ExportStale = w.claim.Box.ExportedEpoch == w.claim.Box.AwakeEpoch
+		step.Waited = step.ExportStale
 		w.again(&step, "suspended", fmt.Errorf("suspend: %w", err))
 	}
 	return step, true, nil
@@ -234,9 +246,7 @@ func (w *work) suspendFailed(step models.Step, err error) (models.Step, bool, er
 func (w *work) resume() (models.Step, bool, error) {
 	started := w.Store.Now()
 	step := w.blank(StepResume)
-	ctx, cancel := w.call()
-	err := w.backend.Resume(ctx, w.ref(), w.seen)
-	cancel()
+	err := w.change(func(ctx context.Context) error { return w.backend.Resume(ctx, w.ref(), w.seen) })
 	switch {
 	case errors.Is(err, ErrBreakerOpen):
 		return step, false, err
@@ -314,9 +324,7 @@ const busyMost = 8
 // (S1-033); from then on the box's own backoff counts.
 func (w *work) delete() (models.Step, bool, error) {
 	step := w.blank(StepDelete)
-	ctx, cancel := w.call()
-	err := w.backend.Delete(ctx, w.ref())
-	cancel()
+	err := w.change(func(ctx context.Context) error { return w.backend.Delete(ctx, w.ref()) })
 	if errors.Is(err, ErrBreakerOpen) {
 		if !w.facts.Blind {
 			return step, false, err
@@ -387,5 +395,8 @@ func (w *work) deleted(step models.Step, reason string) (models.Step, bool, erro
 	answered(&step)
 	w.sees(&step, models.SeenDeleted)
 	w.done(&step, w.event("deleted", "ok", reason))
+	if tried(b, StepLost) {
+		step.NeedsAttention = AttentionHistoryLost
+	}
 	return step, true, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"automation/models"
+	"automation/testhooks"
 )
 
 // Timing are the settler's durations. Zero fields take the defaults.
@@ -44,6 +45,12 @@ type Blobs interface {
 	Put(ctx context.Context, key string, r io.Reader) (int64, error)
 }
 
+// Exports takes the history out of a box that runs; *Exporter does.
+type Exports interface {
+	// Export stores it, and returns nil where the box has none.
+	Export(ctx context.Context, b *models.Sandbox, conversation string) (*models.Export, error)
+}
+
 // SettlerConfig is what a Settler works with.
 type SettlerConfig struct {
 	Store      *models.Store
@@ -51,6 +58,7 @@ type SettlerConfig struct {
 	Deployment uuid.UUID
 	Settings   Settings
 	Blobs      Blobs
+	Exports    Exports            // nil: no history is exported
 	HTTP       *http.Client       // for the agent servers; nil: a shared one
 	Log        *slog.Logger       // nil: silent
 	Wake       func(models.Place) // wakes a worker of the place: more may be due; nil: nobody
@@ -103,6 +111,7 @@ func (s *Settler) Pass(ctx context.Context, p models.Place) (done int, err error
 	if err != nil || len(claims) == 0 {
 		return 0, err
 	}
+	testhooks.Reached(testhooks.SettleClaimed)
 	s.Wake(p)
 	return 1, s.settle(ctx, backend, claims[0])
 }
@@ -228,15 +237,21 @@ func (w *work) do(ctx context.Context, n Next) (step models.Step, ends bool, err
 		return w.close(n), true, nil
 	case StepInspect:
 		return w.inspect()
-	case StepSearch:
-		return w.search()
 	case StepCreate:
 		return w.create(ctx)
+	case StepSearch:
+		return w.search()
 	case StepUnaccounted:
 		return w.unaccounted(), true, nil
-	case StepQuiesce, StepOutput, StepReclaim, StepExport:
+	case StepQuiesce, StepOutput, StepReclaim:
 		step, err = w.prepare(n.Step)
 		return step, false, err
+	case StepExport:
+		return w.export()
+	case StepWake:
+		return w.wakeToExport()
+	case StepLost:
+		return w.lost(n), false, nil
 	case StepAwait:
 		return w.await()
 	case StepSuspend:
@@ -255,6 +270,9 @@ func (w *work) factsNow() Facts {
 	f.Now = w.Store.Now()
 	f.Capabilities = w.backend.Capabilities()
 	f.Settings = w.Settings
+	if w.Exports == nil {
+		f.Settings.Export = ExportOff
+	}
 	f.Run, f.Newest = w.claim.Run, w.claim.Newest
 	f.KeepAlive = w.claim.KeepAlive
 	f.Attached = w.claim.AttachedAt
@@ -283,6 +301,7 @@ func (w *work) record(ctx context.Context, step models.Step) (changed bool, err 
 	if err != nil {
 		return changed, fmt.Errorf("record %s: %w", step.Name, err)
 	}
+	testhooks.Reached(testhooks.SettleRecorded)
 	return changed, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"automation/loop"
 	"automation/models"
 	"automation/sandbox"
+	"automation/testhooks"
 )
 
 // Blobs reads the tarballs that automations were uploaded as; fs.ErrNotExist when there is none.
@@ -90,6 +91,9 @@ func (d *Dispatch) pass(ctx context.Context) (int, error) {
 	}
 	if len(claimed)+len(exhausted) == 0 {
 		return 0, nil
+	}
+	if len(claimed) > 0 {
+		testhooks.Reached(testhooks.DispatchClaimed)
 	}
 	d.Nudge.Wake() // there may be more: another worker looks while this one is busy
 	for _, run := range exhausted {

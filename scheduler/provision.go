@@ -10,6 +10,7 @@ import (
 
 	"automation/models"
 	"automation/sandbox"
+	"automation/testhooks"
 )
 
 const (
@@ -108,7 +109,15 @@ func (d *Dispatch) create(ctx context.Context, h *hold, c models.Dispatched) err
 		Owner: sandbox.Owner{OrgID: c.Box.OrgID, UserID: c.Box.UserID},
 		Idle:  d.Backend.Capabilities().IdleTimer(d.Settings.IdleTTL),
 	}
-	err := d.Backend.Create(call, spec, func(i sandbox.Identity) error { return d.recordIdentity(h.Wire, c.Box, i) })
+	testhooks.Reached(testhooks.DispatchCreateSent)
+	err := d.Backend.Create(call, spec, func(i sandbox.Identity) error {
+		testhooks.Reached(testhooks.DispatchCreateAnswered)
+		if err := d.recordIdentity(h.Wire, c.Box, i); err != nil {
+			return err
+		}
+		testhooks.Reached(testhooks.DispatchRecorded)
+		return nil
+	})
 
 	record, done := context.WithTimeout(context.WithoutCancel(ctx), recordWithin)
 	defer done()

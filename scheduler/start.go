@@ -12,6 +12,7 @@ import (
 
 	"automation/models"
 	"automation/sandbox"
+	"automation/testhooks"
 )
 
 const (
@@ -53,6 +54,7 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 	if err := x.agent.Upload(ctx, x.work.env(), strings.NewReader(env.file())); err != nil {
 		return d.agentFailure(ctx, "Failed to upload the environment file", err)
 	}
+	testhooks.Reached(testhooks.DispatchUploaded)
 	boxID, token := uuid.Nil, uuid.Nil
 	if x.hold != nil {
 		boxID, token = x.Box.ID, x.hold.token
@@ -62,6 +64,7 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 	if err := d.Store.MarkStarting(ctx, x.Run.ID, boxID, token, timeoutAt, now.Add(firstCheck)); err != nil {
 		return fmt.Errorf("mark run %s as starting: %w", x.Run.ID, err)
 	}
+	testhooks.Reached(testhooks.DispatchStartSent)
 	if d.Started != nil {
 		d.Started(x.Run)
 	}
@@ -75,6 +78,7 @@ func (d *Dispatch) start(ctx context.Context, x *execution) error {
 	if err != nil || command == "" {
 		return err
 	}
+	testhooks.Reached(testhooks.DispatchStarted)
 	d.Log.InfoContext(ctx, "command started", "run_id", x.Run.ID, "command_id", command)
 	return d.recordCommand(x.lives(ctx), x.Run.ID, command)
 }

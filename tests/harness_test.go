@@ -32,8 +32,11 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 60 * time.Second
 
-// binary is the built program, the same for all tests.
-var binary struct {
+// binary is the built program, the same for all tests; hookedBinary has the test hooks, and does not count what it runs.
+var binary, hookedBinary program
+
+// program is built once, at its first use.
+type program struct {
 	once sync.Once
 	path string
 	err  error
@@ -44,8 +47,10 @@ const coverage = "GOCOVERDIR"
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if binary.path != "" {
-		_ = os.RemoveAll(filepath.Dir(binary.path))
+	for _, path := range []string{binary.path, hookedBinary.path} {
+		if path != "" {
+			_ = os.RemoveAll(filepath.Dir(path))
+		}
 	}
 	os.Exit(code)
 }
@@ -53,24 +58,35 @@ func TestMain(m *testing.M) {
 // build builds the program once and returns its path.
 func build(t *testing.T) string {
 	t.Helper()
-	binary.once.Do(func() {
+	if os.Getenv(coverage) != "" {
+		return binary.build(t, "-cover", "-covermode=atomic", "-coverpkg="+module+"/...")
+	}
+	return binary.build(t)
+}
+
+// buildHooked builds the program with the test hooks once and returns its path.
+func buildHooked(t *testing.T) string {
+	t.Helper()
+	return hookedBinary.build(t, "-tags", "testhooks")
+}
+
+func (p *program) build(t *testing.T, flags ...string) string {
+	t.Helper()
+	p.once.Do(func() {
 		dir, err := os.MkdirTemp("", "automation-tests-") //nolint:usetesting // outlives the test that is first
 		if err != nil {
-			binary.err = err
+			p.err = err
 			return
 		}
-		binary.path = filepath.Join(dir, "automation")
-		args := []string{"build", "-o", binary.path}
-		if os.Getenv(coverage) != "" {
-			args = append(args, "-cover", "-covermode=atomic", "-coverpkg="+module+"/...")
-		}
+		p.path = filepath.Join(dir, "automation")
+		args := append([]string{"build", "-o", p.path}, flags...)
 		out, err := exec.Command("go", append(args, "../cmd/automation")...).CombinedOutput()
 		if err != nil {
-			binary.err = fmt.Errorf("%w: %s", err, out)
+			p.err = fmt.Errorf("%w: %s", err, out)
 		}
 	})
-	require.NoError(t, binary.err)
-	return binary.path
+	require.NoError(t, p.err)
+	return p.path
 }
 
 // eachDatabase runs test on both engines; its environment chooses a fresh database.
@@ -150,6 +166,7 @@ func command(t *testing.T, env []string, args ...string) result {
 // server is a running service.
 type server struct {
 	t    *testing.T
+	args []string // of every start
 	env  []string // of every start
 	data string
 	key  string
@@ -164,8 +181,17 @@ type server struct {
 // start starts the service with process boxes on a fresh data folder. It is stopped with the test, and what it left is removed.
 func start(t *testing.T, env ...string) *server {
 	t.Helper()
+	return startRoles(t, nil, env...)
+}
+
+// startRoles is start with only some of the service's roles; none means all.
+func startRoles(t *testing.T, roles []string, env ...string) *server {
+	t.Helper()
 	home := t.TempDir()
-	s := &server{t: t, data: filepath.Join(home, "data"), key: "the-key-of-this-test"}
+	s := &server{t: t, args: []string{"serve"}, data: filepath.Join(home, "data"), key: "the-key-of-this-test"}
+	if len(roles) > 0 {
+		s.args = append(s.args, "--roles", strings.Join(roles, ","))
+	}
 	s.env = clean(home, append([]string{
 		"AUTOMATION_DATA_DIR=" + s.data,
 		"AUTOMATION_LISTEN=127.0.0.1:0",
@@ -189,7 +215,7 @@ func start(t *testing.T, env ...string) *server {
 // launch starts the process and waits until it serves.
 func (s *server) launch() {
 	s.t.Helper()
-	s.cmd = exec.Command(build(s.t), "serve")
+	s.cmd = exec.Command(build(s.t), s.args...)
 	s.cmd.Env = s.env
 	stderr, err := s.cmd.StderrPipe()
 	require.NoError(s.t, err)

@@ -23,14 +23,15 @@ var mayImport = map[string][]string{
 	"loop":                nil,
 	"blob":                nil,
 	"metrics":             {"loop", "models", "sandbox"},
+	"testhooks":           nil,
 	"models":              nil,
 	"models/modelstest":   {"models", "migrations"},
-	"sandbox":             {"models"},
+	"sandbox":             {"models", "testhooks"},
 	"sandbox/sandboxtest": {"sandbox", "models"},
 	"sandbox/backend":     {"sandbox", "models", "config", "sandbox/backend/..."},
 	"sandbox/backend/...": {"sandbox", "models", "config"},
-	"scheduler":           {"loop", "models", "sandbox", "config"},
-	"watchdog":            {"loop", "models", "sandbox", "config"},
+	"scheduler":           {"loop", "models", "sandbox", "config", "testhooks"},
+	"watchdog":            {"loop", "models", "sandbox", "config", "testhooks"},
 	"router":              {"models", "sandbox", "config"},
 	"agentserver":         {"agentserver/..."},
 	"agentserver/...":     {"agentserver/..."},
@@ -161,7 +162,7 @@ func TestS0_015_S0_017_S0_149_DroppedIdeasDoNotAppear(t *testing.T) {
 func TestC_003_TheTopLevelHoldsWhatTheCardNamesAndWhatHasAReason(t *testing.T) {
 	card := []string{"cmd", "router", "watchdog", "sandbox", "models", "migrations", "config", "tests", "go.mod", "go.sum", "AGENTS.md"}
 	// Each with its reason in AGENTS.md, or a file that tools and people expect.
-	more := []string{"scheduler", "loop", "agentserver", "blob", "metrics", "docs", "README.md", "LICENSE", "Makefile", ".golangci.yml", ".gitignore", ".ci", "Dockerfile", ".dockerignore"}
+	more := []string{"scheduler", "loop", "agentserver", "blob", "metrics", "testhooks", "docs", "README.md", "LICENSE", "Makefile", ".golangci.yml", ".gitignore", ".ci", "Dockerfile", ".dockerignore"}
 	generated := []string{".git", "bin", "dist", ".cache"}
 	entries, err := os.ReadDir(root)
 	require.NoError(t, err)
@@ -179,7 +180,7 @@ func TestC_003_TheTopLevelHoldsWhatTheCardNamesAndWhatHasAReason(t *testing.T) {
 		require.NoError(t, err, "%s of the card is missing", name)
 	}
 	agents := document(t, "AGENTS.md")
-	for _, folder := range []string{"cmd/agentserver", "scheduler", "loop", "agentserver", "blob", "metrics", "docs"} {
+	for _, folder := range []string{"cmd/agentserver", "scheduler", "loop", "agentserver", "blob", "metrics", "testhooks", "docs"} {
 		require.Contains(t, agents, "`"+folder, "the reason for %s", folder)
 	}
 }
@@ -381,8 +382,9 @@ func TestStatusesOfHTTPErrorsAreInOnePlace(t *testing.T) {
 }
 
 func TestNothingReadsTheEnvironmentButConfigAndMain(t *testing.T) {
-	// Besides config: main hands the environment on; the agent server and a box's supervisor are programs of their own.
-	allowed := []string{"config", "cmd/automation", "cmd/agentserver", "agentserver", "agentserver/...", "sandbox/backend/...", "models/modelstest", "sandbox/sandboxtest"}
+	// Besides config: main hands the environment on; the agent server and a box's supervisor are programs of their own; the
+	// hooks of tests are in no release.
+	allowed := []string{"config", "testhooks", "cmd/automation", "cmd/agentserver", "agentserver", "agentserver/...", "sandbox/backend/...", "models/modelstest", "sandbox/sandboxtest"}
 	var found []string
 	for _, f := range code(t) {
 		if matches(allowed, f.pkg) {

@@ -7,6 +7,7 @@ import (
 
 	"automation/loop"
 	"automation/models"
+	"automation/testhooks"
 )
 
 // sweepBatch bounds one pass of the janitor (S1-031); while passes are full the next follows at once.
@@ -32,6 +33,7 @@ func (w *Watchdog) sweep(ctx context.Context, places []models.Place) (int, error
 		return 0, fmt.Errorf("order due boxes: %w", err)
 	}
 	if len(ordered) > 0 {
+		testhooks.Reached(testhooks.JanitorOrdered)
 		w.Log.InfoContext(ctx, "due boxes ordered deleted", "boxes", len(ordered))
 		w.settleSoon()
 	}

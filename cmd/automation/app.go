@@ -53,6 +53,7 @@ type App struct {
 	scrapeListener net.Listener
 	skew           atomic.Int64 // of the host's clock against the database's, as a time.Duration
 	leaving        *departure
+	testClock      testClock // of builds with the tag testhooks
 }
 
 // nudges wake the duties.
@@ -149,7 +150,12 @@ func (a *App) openDatabase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.store, err = models.Open(ctx, db.DSN.Reveal(), models.WithKeys(keys...), models.WithPool(db.MaxConnections()), models.WithDisableRules(a.disableRules()), models.WithRunEnds(a.runEnded)); err != nil {
+	if a.testClock, err = openTestClock(); err != nil {
+		return err
+	}
+	options := append(a.testClock.options(), models.WithKeys(keys...), models.WithPool(db.MaxConnections()),
+		models.WithDisableRules(a.disableRules()), models.WithRunEnds(a.runEnded))
+	if a.store, err = models.Open(ctx, db.DSN.Reveal(), options...); err != nil {
 		return err
 	}
 	a.onClose(a.store.Close)
@@ -280,13 +286,13 @@ func (a *App) settings() sandbox.Settings {
 		ExitGrace:    a.config.Watchdog.ExitGrace,
 		Reclaim:      sandbox.ReclaimTier(a.config.Sandbox.Reclaim),
 		Export:       sandbox.ExportMode(a.config.Sandbox.Export),
+		IdleTTL:      a.config.Dispatch.IdleTTL,
 	}
 }
 
 // apiURL is the address of the API as boxes see it.
 func (a *App) apiURL() string { return a.config.HTTP.BaseURL + "/api/automation" }
 
-		IdleTTL:      a.config.Dispatch.IdleTTL,
 // cloud is the login by OpenHands Cloud where runs get their boxes there; nil elsewhere.
 func (a *App) cloud() router.Verifier {
 	if a.choice.Backend != openhandsBackend {

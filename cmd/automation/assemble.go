@@ -115,7 +115,7 @@ func (a *App) loops() []loop.Loop {
 	if a.has(roleDispatcher) {
 		duties = append(duties, dispatch.Loop())
 	}
-	return duties
+	return a.testClock.watched(duties)
 }
 
 // clockEvery is how often the database's clock is read anew.

@@ -12,6 +12,7 @@ import (
 	"automation/metrics"
 	"automation/models"
 	"automation/sandbox/backend"
+	"automation/testhooks"
 	"automation/watchdog"
 )
 
@@ -27,6 +28,7 @@ func (a *App) measure(context.Context) error {
 
 // runEnded counts a run that ended. The store is opened before the metrics are made; nothing ends in between.
 func (a *App) runEnded(e models.RunEnd) {
+	testhooks.Reached(testhooks.FinishCommitted)
 	if a.metrics != nil {
 		a.metrics.RunEnded(e)
 	}
