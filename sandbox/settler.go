@@ -232,6 +232,8 @@ func (w *work) do(ctx context.Context, n Next) (step models.Step, ends bool, err
 		return w.inspect()
 	case StepSearch:
 		return w.search()
+	case StepCreate:
+		return w.create(ctx)
 	case StepUnaccounted:
 		return w.unaccounted(), true, nil
 	case StepQuiesce, StepOutput, StepReclaim, StepExport:
