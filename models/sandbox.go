@@ -121,6 +121,7 @@ type Sandbox struct {
 	RunCompletedAt *time.Time `bun:"run_completed_at,scanonly"`
 
 	Identities []*Identity `bun:"-"` // all of them, oldest first; filled by claims and readers
+	Export     *Export     `bun:"-"` // the newest that is stored, nil: none; filled by Sandbox and ListSandboxes
 }
 
 // Leased reports whether a live lease holds the row at now. NULL or past is not live.
@@ -163,21 +164,25 @@ type SandboxFilter struct {
 	Offset         int
 }
 
-// Reason codes of NeedsAttention that a reader finds by itself; the settler stores the others.
+// Reason codes of NeedsAttention that a reader finds by itself, or treats by a rule of its own; the settler stores the others.
 const (
-	AttentionUnserved  = "unserved"   // nobody has worked on the box for unservedAfter, though it has work
-	AttentionKept      = "kept"       // pinned for longer than keptAfter
-	AttentionKeepAlive = "keep_alive" // of a keep_alive automation, older than keptAfter
+	AttentionUnserved    = "unserved"        // nobody has worked on the box for unservedAfter, though it has work
+	AttentionKept        = "kept"            // pinned for longer than keptAfter
+	AttentionKeepAlive   = "keep_alive"      // of a keep_alive automation, older than keptAfter
+	AttentionIdle        = "idle_unreadable" // nobody uses it, but nothing says whether something runs in it: left awake
+	AttentionHistoryLost = "history_lost"    // deleted without a current export; shown for lostShown after the box is gone
 )
 
 // After how long a box is shown as needing attention (design sections 4 and 9).
 const (
 	unservedAfter = time.Hour
 	keptAfter     = 7 * 24 * time.Hour
+	lostShown     = 7 * 24 * time.Hour
 )
 
 // attention is the reason code with which a box needs a person.
-const attention = `CASE WHEN s.needs_attention <> '' THEN s.needs_attention
+const attention = `CASE WHEN s.needs_attention = 'history_lost' AND s.deleted_at <= ?3 THEN ''
+	WHEN s.needs_attention <> '' THEN s.needs_attention
 	WHEN s.observed = 'deleted' THEN ''
 	WHEN s.next_step_at <= ?0 AND (s.lease_until IS NULL OR s.lease_until <= ?1) THEN 'unserved'
 	WHEN s.desired = 'deleted' THEN ''
@@ -186,7 +191,7 @@ const attention = `CASE WHEN s.needs_attention <> '' THEN s.needs_attention
 	THEN 'keep_alive' ELSE '' END`
 
 func attentionAt(now time.Time) schema.QueryAppender {
-	return bun.SafeQuery(attention, now.Add(-unservedAfter), now, now.Add(-keptAfter))
+	return bun.SafeQuery(attention, now.Add(-unservedAfter), now, now.Add(-keptAfter), now.Add(-lostShown))
 }
 
 // selectBoxes selects whole boxes with what readers compute: the reason for attention and the due date. A stamp that is
@@ -212,7 +217,7 @@ func (s *Store) Sandbox(ctx context.Context, orgID, id uuid.UUID) (*Sandbox, err
 	if err := q.Scan(ctx); err != nil {
 		return nil, notFound(err, "read box %s", id)
 	}
-	return box, s.completeBoxes(ctx, s.db, []*Sandbox{box})
+	return box, s.completeShown(ctx, []*Sandbox{box})
 }
 
 // SandboxByProviderID returns the workspace id of the organization's box that a provider named so, else ErrNotFound.
@@ -259,7 +264,15 @@ func (s *Store) ListSandboxes(ctx context.Context, f SandboxFilter) ([]*Sandbox,
 	if err := q.OrderExpr("s.created_at DESC, s.id DESC").Limit(int64(f.Limit)).Offset(int64(f.Offset)).Scan(ctx); err != nil {
 		return nil, 0, fmt.Errorf("list boxes: %w", err)
 	}
-	return boxes, int(total), s.completeBoxes(ctx, s.db, boxes)
+	return boxes, int(total), s.completeShown(ctx, boxes)
+}
+
+// completeShown fills in what readers of whole boxes get: identities and exports.
+func (s *Store) completeShown(ctx context.Context, boxes []*Sandbox) error {
+	if err := s.completeBoxes(ctx, s.db, boxes); err != nil {
+		return err
+	}
+	return s.completeExports(ctx, boxes)
 }
 
 // completeBoxes fills in the identities of boxes with one statement, and opens their secrets. A key that cannot be opened

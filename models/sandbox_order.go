@@ -32,6 +32,11 @@ func orderTx(ctx context.Context, tx bun.IDB, boxID uuid.UUID, o order) error {
 	if err != nil || len(ordered) == 1 {
 		return err
 	}
+	return whyNotOrderable(ctx, tx, boxID)
+}
+
+// whyNotOrderable says why a statement that leaves out boxes ordered deleted found no row: ErrDeletionOrdered, ErrNotFound.
+func whyNotOrderable(ctx context.Context, tx bun.IDB, boxID uuid.UUID) error {
 	known, err := tx.NewSelect().Model((*Sandbox)(nil)).Where("s.id = ?", boxID).Exists(ctx)
 	switch {
 	case err != nil:
@@ -58,6 +63,9 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 		Set("next_step_at = ?", o.now).
 		Set("attempts = 0").
 		Set("prepare_until = NULL").
+		Set("held_because = '', idle_check_at = NULL").
+		// What was exported of a box that still runs does not say what is in it when this order is carried out.
+		Set("exported_epoch = CASE WHEN observed = ? THEN 0 ELSE exported_epoch END", SeenRunning).
 		Where("id IN (?)", bun.List(ids)).
 		Where("desired <> ?", WantDeleted).
 		Returning("*")
@@ -106,11 +114,60 @@ func (s *Store) Order(ctx context.Context, boxID uuid.UUID, to Desired, who, why
 			return err
 		}
 		byHand := strings.HasPrefix(who, "user:") && to != WantRunning
-		if byHand && run != nil && run.Status == RunRunning && run.BoxID != nil && *run.BoxID == boxID {
+		if byHand && run.activeIn(boxID) {
 			return ErrRunActive
 		}
 		return orderTx(ctx, tx, boxID, order{to: to, who: who, why: why, now: s.Now()})
 	})
+}
+
+// activeIn reports whether the run, nil for none, is RUNNING in the box.
+func (r *Run) activeIn(boxID uuid.UUID) bool {
+	return r != nil && r.Status == RunRunning && r.BoxID != nil && *r.BoxID == boxID
+}
+
+// TriedExport is the entry of Sandbox.Tried of an export that failed, or is not wanted.
+const TriedExport = "export"
+
+// Deletion is how a person wants a box deleted.
+type Deletion struct {
+	Who          string // "user:<id>"
+	Why          string
+	LossAccepted bool // also where its history goes with it
+	SkipExport   bool // no export is made before
+}
+
+// OrderDeletion orders a box deleted by hand. It is ErrNoCurrentExport where that would lose the history and nobody accepted it;
+// else as Order.
+func (s *Store) OrderDeletion(ctx context.Context, boxID uuid.UUID, d Deletion) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		run, err := s.lockedRunOf(ctx, tx, boxID)
+		if err != nil {
+			return err
+		}
+		box, err := s.lockedBox(ctx, tx, boxID)
+		switch {
+		case err != nil:
+			return err
+		case run.activeIn(boxID):
+			return ErrRunActive
+		case !d.LossAccepted && !box.ExportCurrent():
+			return ErrNoCurrentExport
+		}
+		if err := orderTx(ctx, tx, boxID, order{to: WantDeleted, who: d.Who, why: d.Why, now: s.Now()}); err != nil || !d.SkipExport {
+			return err
+		}
+		_, err = tx.NewUpdate().Model((*Sandbox)(nil)).Set("tried = ?", `["`+TriedExport+`"]`).Where("id = ?", boxID).Exec(ctx)
+		if err != nil {
+			return fmt.Errorf("skip the export of box %s: %w", boxID, err)
+		}
+		return nil
+	})
+}
+
+// OrderedByHand reports whether the present order is a person's wish for this very box, and not a sweep's.
+func (b *Sandbox) OrderedByHand() bool {
+	return strings.HasPrefix(b.OrderedBy, "user:") && !strings.HasPrefix(b.OrderReason, sweepReason)
 }
 
 // lockedRunOf locks and returns the run of a box, before the box is locked (lock order: automation, run, box, identity); nil

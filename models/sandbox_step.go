@@ -33,6 +33,7 @@ type Step struct {
 	FreedBytes    int64
 	Storage       json.RawMessage // the box's own storage status; nil: not read
 	ExportTried   bool            // export_tries + 1, export_tried_at = now
+	ExportStale   bool            // what was exported in this time awake does not count any more: the box runs on
 
 	// Decisions.
 	Tried          bool       // add Name to tried
@@ -183,9 +184,27 @@ func (b *Sandbox) mark(st Step, now time.Time) {
 	if st.ExportTried {
 		b.ExportTries, b.ExportTriedAt = b.ExportTries+1, &now
 	}
+	if st.ExportStale {
+		b.ExportedEpoch = 0
+	}
 	if st.ExportedDone {
 		b.ExportedEpoch, b.ExportTries = b.AwakeEpoch, 0
 	}
+}
+
+// RecordStorage stores what a box's own agent server says of its disk: a fact, whatever is ordered.
+func (s *Store) RecordStorage(ctx context.Context, boxID uuid.UUID, status json.RawMessage) error {
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
+			Set("storage = ?", string(storable(status))).
+			Set("storage_at = ?", s.Now()).
+			Where("id = ?", boxID).
+			Exec(ctx)
+		if err != nil {
+			return fmt.Errorf("record the storage of box %s: %w", boxID, err)
+		}
+		return nil
+	})
 }
 
 // storable replaces the one character that JSON can write and no column takes.

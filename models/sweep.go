@@ -202,6 +202,9 @@ func recordPassTx(ctx context.Context, tx bun.IDB, boxes []*Sandbox, due []dueBo
 	return nil
 }
 
+// sweepReason begins the reason of an order by a plan.
+const sweepReason = "sweep "
+
 // ApplySweep orders deleted what a plan lists and is still as it was shown: the same due date, not kept, not attached (an
 // attachment holds for at most hold past the stamp). It locks plan, runs, boxes. Applied again it changes nothing and returns
 // the first result. ErrNotFound for what is no plan of the organization, ErrPlanExpired.
@@ -226,7 +229,7 @@ func (s *Store) ApplySweep(ctx context.Context, orgID, id uuid.UUID, who string,
 		if err != nil {
 			return err
 		}
-		why := "sweep " + id.String()
+		why := sweepReason + id.String()
 		if _, err := orderBoxesTx(ctx, tx, outcomes[SweepOrdered], order{to: WantDeleted, who: who, why: why, now: now}); err != nil {
 			return err
 		}

@@ -24,6 +24,8 @@ const (
 	StepOutput      Step = "output"        // store output, exit code and finish response
 	StepReclaim     Step = "reclaim"       // let the box free rebuildable files
 	StepExport      Step = "export"        // store the history
+	StepWake        Step = "wake"          // provider call: a suspended box runs for its export, and goes then
+	StepLost        Step = "history lost"  // it goes without an export: written down before
 	StepSuspend     Step = "suspend"       // provider call
 	StepResume      Step = "resume"        // provider call
 	StepDelete      Step = "delete"        // provider call
@@ -47,6 +49,7 @@ const (
 	AttentionResume       = "resume_failed"
 	AttentionSuspend      = "suspend_given_up"
 	AttentionUnsuspending = "backend_cannot_suspend"
+	AttentionHistoryLost  = models.AttentionHistoryLost
 )
 
 // Bounds of design sections 4 and 5.
@@ -101,7 +104,7 @@ func NextStep(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepRest}
 	case models.SeenMissing:
 		if b.Desired == models.WantDeleted {
-			return Next{Step: StepDelete}
+			return nextGone(b, f)
 		}
 		return nextSeen(b, f, Next{Step: StepRest})
 	case models.SeenDeleting:
@@ -148,7 +151,8 @@ func mustLook(b *models.Sandbox, f Facts) bool {
 	if b.ObservedAt == nil || b.ObservedAt.Before(b.OrderedAt) {
 		return true
 	}
-	return b.Desired != models.WantDeleted && b.NextStepAt != nil && b.ObservedAt.Before(*b.NextStepAt)
+	repeats := b.Desired != models.WantDeleted || patient(b, f) && wantsExport(b, f)
+	return repeats && b.NextStepAt != nil && b.ObservedAt.Before(*b.NextStepAt)
 }
 
 func nextSeen(b *models.Sandbox, f Facts, otherwise Next) Next {
@@ -184,10 +188,6 @@ func nextUnnamed(b *models.Sandbox, f Facts) Next {
 	return Next{Step: StepSearch}
 }
 
-// searchAt is when a lost create is looked up next.
-func searchAt(b *models.Sandbox, now time.Time) time.Time {
-	if b.CreateEndedAt == nil {
-		return now // the caller died with the call: the lease's end, which this claim waited for
 // nextUnsent is for a box that no provider was asked for.
 func nextUnsent(b *models.Sandbox) Next {
 	switch {
@@ -199,6 +199,10 @@ func nextUnsent(b *models.Sandbox) Next {
 	return Next{Step: StepRest}
 }
 
+// searchAt is when a lost create is looked up next.
+func searchAt(b *models.Sandbox, now time.Time) time.Time {
+	if b.CreateEndedAt == nil {
+		return now // the caller died with the call: the lease's end, which this claim waited for
 	}
 	return b.CreateEndedAt.Add(searchAfter[min(b.Searches, len(searchAfter)-1)])
 }
@@ -217,25 +221,28 @@ func nextProvisioning(b *models.Sandbox, f Facts) Next {
 func nextFailed(b *models.Sandbox, f Facts) Next {
 	switch {
 	case b.Desired == models.WantDeleted:
-		return Next{Step: StepDelete}
+		return nextGone(b, f)
 	case f.KeepAlive, b.KeptAt != nil, f.Run != nil && !f.Run.Status.Terminal():
 		return Next{Step: StepRest, Attention: AttentionFailed}
-	}
-	return Next{Step: StepOrder, Why: "the box failed"}
-}
-
 	case b.CreatedBy == models.CreatedByRuntime: // a person's conversation is not deleted for it; each order to run tries once
 		if b.Desired == models.WantRunning && b.Attempts == 0 && !tried(b, StepResume) {
 			return Next{Step: StepResume}
 		}
 		return Next{Step: StepRest, Attention: AttentionFailed}
+	}
+	return Next{Step: StepOrder, Why: "the box failed"}
+}
+
 func nextDelete(b *models.Sandbox, f Facts) Next {
 	if b.Observed == models.SeenRunning {
 		if step, ok := prepare(b, f); ok {
 			return Next{Step: step}
 		}
 	}
-	return Next{Step: StepDelete}
+	if patient(b, f) && wantsExport(b, f) {
+		return nextExport(b, f)
+	}
+	return nextGone(b, f)
 }
 
 // attachedUntil says whether an attachment holds a suspend up now, and when to see about it again.
@@ -303,7 +310,7 @@ func prepare(b *models.Sandbox, f Facts) (Step, bool) {
 	if b.Desired == models.WantSuspended && f.Settings.Reclaim != ReclaimOff && b.ReclaimedEpoch != b.AwakeEpoch && !tried(b, StepReclaim) {
 		return StepReclaim, true
 	}
-	if exports(f) && b.ExportedEpoch != b.AwakeEpoch && !tried(b, StepExport) {
+	if wantsExport(b, f) && !patient(b, f) {
 		return StepExport, true
 	}
 	return "", false
@@ -317,24 +324,12 @@ func wantsOutput(b *models.Sandbox, f Facts) bool {
 	return !whole
 }
 
-func exports(f Facts) bool {
-	switch f.Settings.Export {
-	case ExportOff:
-		return false
-	case ExportOn:
-		return true
-	default:
-		return f.Settings.CleanupDelay > 0 && !f.Capabilities.KeepsHistory
-	}
-}
-
 // prepareEnd is when the budget of the preparing steps ends. The row has the long one, from the first claim after the order.
 func prepareEnd(b *models.Sandbox, f Facts) time.Time {
 	if b.PrepareUntil == nil {
 		return f.Now.Add(prepareShort)
 	}
-	cancelled := f.Run != nil && f.Run.Status == models.RunCancelled
-	if b.Desired == models.WantDeleted && (cancelled || f.Settings.CleanupDelay == 0) {
+	if b.Desired == models.WantDeleted && (cancelled(f) || f.Settings.CleanupDelay == 0) {
 		return b.PrepareUntil.Add(prepareShort - PrepareBudget)
 	}
 	return *b.PrepareUntil

@@ -25,6 +25,18 @@ type Settings struct {
 	IdleTTL      time.Duration // AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS: after how long unused a box is suspended; 0: never
 }
 
+// tier is how much a box is asked to free before it is suspended. By policy it decides itself; where a snapshot of it is kept,
+// dependencies go too, for they would be paid for (S0-117, S0-160). Never the runtime.
+func (s Settings) tier(c Capabilities) ReclaimTier {
+	switch {
+	case s.Reclaim != "" && s.Reclaim != ReclaimPolicy:
+		return s.Reclaim
+	case c.Suspend == SuspendSnapshot:
+		return ReclaimDependencies
+	}
+	return ReclaimPolicy
+}
+
 // NoteCannotSuspend is the note on a run whose box is deleted although a delay is configured (S0-126).
 const NoteCannotSuspend = "the backend cannot suspend: the box was deleted when the run ended"
 

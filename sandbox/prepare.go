@@ -66,7 +66,7 @@ func (w *work) preparing(ctx context.Context, name Step, step *models.Step) (mod
 		return w.reclaim(ctx, step)
 	default:
 		step.ExportedDone = true
-		return w.event(pastOf[StepExport], "skipped", "nothing to export"), nil
+		return w.exportNow(ctx)
 	}
 }
 
@@ -239,11 +239,7 @@ func (w *work) reclaim(ctx context.Context, step *models.Step) (models.Event, er
 	}
 	event := w.event(pastOf[StepReclaim], "skipped", "the agent server does not offer it")
 	if info.Has(FeatureStorageReclaim) {
-		tier := w.Settings.Reclaim
-		if tier == "" {
-			tier = ReclaimPolicy
-		}
-		freed, err := w.agent().Reclaim(ctx, false, tier)
+		freed, err := w.agent().Reclaim(ctx, false, w.Settings.tier(w.backend.Capabilities()))
 		if err != nil {
 			return models.Event{}, err
 		}

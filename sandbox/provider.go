@@ -235,6 +235,9 @@ func (w *work) suspendFailed(step models.Step, err error) (models.Step, bool, er
 		step.Name, step.Tried = string(StepSuspend), true
 	default:
 		step.Name, step.Tried = string(markSuspendSent), true
+		// The box runs on, and what is exported by now may not be all of it when it is suspended.
+		step.ExportStale = w.claim.Box.ExportedEpoch == w.claim.Box.AwakeEpoch
+		step.Waited = step.ExportStale
 		w.again(&step, "suspended", fmt.Errorf("suspend: %w", err))
 	}
 	return step, true, nil
@@ -392,5 +395,8 @@ func (w *work) deleted(step models.Step, reason string) (models.Step, bool, erro
 	answered(&step)
 	w.sees(&step, models.SeenDeleted)
 	w.done(&step, w.event("deleted", "ok", reason))
+	if tried(b, StepLost) {
+		step.NeedsAttention = AttentionHistoryLost
+	}
 	return step, true, nil
 }

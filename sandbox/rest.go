@@ -32,7 +32,7 @@ func (w *work) rest(n Next) models.Step {
 // giveWay leaves a box running although a suspend was ordered: a user's activity is newer, or nobody can tell.
 func (w *work) giveWay(n Next) models.Step {
 	step := w.blank(StepSuspend)
-	step.Tried, step.Next, step.NeedsAttention = true, nil, n.Attention
+	step.Tried, step.Next, step.NeedsAttention, step.ExportStale = true, nil, n.Attention, true
 	step.Events = []models.Event{w.event("suspend_given_up", "skipped", n.Why)}
 	return step
 }

@@ -81,8 +81,11 @@ type Capabilities struct {
 	LookingCounts bool        `json:"looking_counts"` // looking at the box counts as activity: nothing polls it on a timer (S0-130, S0-131)
 	KeepsHistory  bool        `json:"keeps_history"`  // the provider keeps the conversation itself after a delete (S1-049)
 	SuspendedCost string      `json:"suspended_cost,omitempty"`
-	Placed        bool        `json:"placed"`     // boxes are reachable only from their location
-	FalseGone     bool        `json:"false_gone"` // Delete may say ErrGone of a box that exists: believed after Inspect agrees
+	Placed        bool        `json:"placed"`        // boxes are reachable only from their location
+	FalseGone     bool        `json:"false_gone"`    // Delete may say ErrGone of a box that exists: believed after Inspect agrees
+	WakeSuspends  bool        `json:"wake_suspends"` // waking a box may suspend another of its owner: none is woken for an export
+
+	CallsPerSecond float64 `json:"calls_per_second,omitempty"` // that the provider documents as its limit; 0: it documents none
 }
 
 // MemoryKept reports whether processes survive a suspend (S0-125).
@@ -120,14 +123,14 @@ type Spec struct {
 	Label Label
 	Owner Owner
 	Idle  time.Duration // native idle timer to set, where the provider has one; 0: the provider's default (S0-018)
-}
-
-// Identity is a thing the provider named, as soon as it has named it.
 
 	Conversation uuid.UUID // that the box is for; uuid.Nil: it is a run's
 	Workspace    string    // a caller's own directory on the box's host, which is never removed; "": the box has its own
 	SessionKey   string    // that its agent server is to have; "": the backend makes one
 	SecretKey    string    // with which its agent server is to encrypt what it keeps; "": the backend makes one
+}
+
+// Identity is a thing the provider named, as soon as it has named it.
 type Identity struct {
 	Kind       models.IdentityKind
 	ProviderID string

@@ -45,6 +45,12 @@ type Blobs interface {
 	Put(ctx context.Context, key string, r io.Reader) (int64, error)
 }
 
+// Exports takes the history out of a box that runs; *Exporter does.
+type Exports interface {
+	// Export stores it, and returns nil where the box has none.
+	Export(ctx context.Context, b *models.Sandbox, conversation string) (*models.Export, error)
+}
+
 // SettlerConfig is what a Settler works with.
 type SettlerConfig struct {
 	Store      *models.Store
@@ -52,6 +58,7 @@ type SettlerConfig struct {
 	Deployment uuid.UUID
 	Settings   Settings
 	Blobs      Blobs
+	Exports    Exports            // nil: no history is exported
 	HTTP       *http.Client       // for the agent servers; nil: a shared one
 	Log        *slog.Logger       // nil: silent
 	Wake       func(models.Place) // wakes a worker of the place: more may be due; nil: nobody
@@ -230,15 +237,21 @@ func (w *work) do(ctx context.Context, n Next) (step models.Step, ends bool, err
 		return w.close(n), true, nil
 	case StepInspect:
 		return w.inspect()
-	case StepSearch:
-		return w.search()
 	case StepCreate:
 		return w.create(ctx)
+	case StepSearch:
+		return w.search()
 	case StepUnaccounted:
 		return w.unaccounted(), true, nil
-	case StepQuiesce, StepOutput, StepReclaim, StepExport:
+	case StepQuiesce, StepOutput, StepReclaim:
 		step, err = w.prepare(n.Step)
 		return step, false, err
+	case StepExport:
+		return w.export()
+	case StepWake:
+		return w.wakeToExport()
+	case StepLost:
+		return w.lost(n), false, nil
 	case StepAwait:
 		return w.await()
 	case StepSuspend:
@@ -257,6 +270,9 @@ func (w *work) factsNow() Facts {
 	f.Now = w.Store.Now()
 	f.Capabilities = w.backend.Capabilities()
 	f.Settings = w.Settings
+	if w.Exports == nil {
+		f.Settings.Export = ExportOff
+	}
 	f.Run, f.Newest = w.claim.Run, w.claim.Newest
 	f.KeepAlive = w.claim.KeepAlive
 	f.Attached = w.claim.AttachedAt

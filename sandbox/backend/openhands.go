@@ -37,6 +37,7 @@ var openhandsCan = sandbox.Capabilities{
 	KeepsHistory:  true,
 	SuspendedCost: "storage",
 	FalseGone:     true,
+	WakeSuspends:  true, // above the owner's limit of running ones
 }
 
 func init() { register(openhandsName, openhandsCan, newOpenHands) }

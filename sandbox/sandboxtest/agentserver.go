@@ -89,6 +89,7 @@ type AgentBox struct {
 	uploads  map[string]string // path → content
 	onStart  func(*Command)
 	mute     bool // answers to starts are lost
+	history  []*Conversation
 }
 
 func (b *AgentBox) open(key string) string {
@@ -220,6 +221,12 @@ func (b *AgentBox) route(w http.ResponseWriter, r *http.Request, path string) {
 		answer(w, 200, map[string]any{"plan_id": uuid.NewString(), "freed_bytes": b.frees, "items": []any{}})
 	case path == "/api/storage":
 		answer(w, 200, map[string]any{"root": "/home/box", "conversations": []any{}})
+	case path == "/api/conversations/search":
+		b.conversations(w)
+	case strings.HasSuffix(path, "/events/count"):
+		b.events(w, strings.TrimSuffix(strings.TrimPrefix(path, "/api/conversations/"), "/events/count"))
+	case strings.HasPrefix(path, "/api/file/download-trajectory/"):
+		b.trajectory(w, strings.TrimPrefix(path, "/api/file/download-trajectory/"))
 	case strings.HasSuffix(path, "/events/search"):
 		items := []any{}
 		if b.finish != nil {

@@ -1,0 +1,17 @@
+-- The exported histories of boxes. No foreign key to boxes: a row goes only after its blob has.
+CREATE TABLE sandbox_exports (
+    id            uuid        NOT NULL PRIMARY KEY,
+    sandbox_id    uuid        NOT NULL,
+    org_id        uuid        NOT NULL,
+    awake_epoch   bigint      NOT NULL,
+    blob_key      text        NOT NULL,
+    begun_at      timestamptz NOT NULL,
+    taken_at      timestamptz,
+    obsolete_at   timestamptz,
+    bytes         bigint      NOT NULL,
+    sha256        text        NOT NULL,
+    conversations jsonb       NOT NULL
+);
+CREATE INDEX sandbox_exports_box ON sandbox_exports (sandbox_id, taken_at);
+CREATE INDEX sandbox_exports_taken ON sandbox_exports (taken_at) WHERE taken_at IS NOT NULL;
+CREATE INDEX sandbox_exports_obsolete ON sandbox_exports (obsolete_at) WHERE obsolete_at IS NOT NULL;
