@@ -161,7 +161,7 @@ func (s *server) getAutomation(w http.ResponseWriter, r *http.Request, who Calle
 	if err != nil {
 		return err
 	}
-	return ok(w, showAutomation(a))
+	return one(w, r, showAutomation(a))
 }
 
 // deleteAutomation is DELETE /v1/{id} (contract section 2.5).

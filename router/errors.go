@@ -88,6 +88,13 @@ func invalid(issues []issue) error {
 	}
 }
 
+// changedMeanwhile says that an object is not the one that If-Match names; tag names the present one.
+func changedMeanwhile(tag string) error {
+	p := &problem{status: http.StatusPreconditionFailed, code: "changed", message: "The object has changed: read it again"}
+	p.details = map[string]any{"etag": tag}
+	return p
+}
+
 // badGateway says that the box answered something that makes no sense, or broke off.
 func badGateway(message string) error {
 	return &problem{status: http.StatusBadGateway, code: "sandbox_agent_failed", message: message}
@@ -229,6 +236,17 @@ func accepted(w http.ResponseWriter, v any) error { writeJSON(w, http.StatusAcce
 func noContent(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// notModified says that the caller has read what there is.
+func notModified(w http.ResponseWriter) { w.WriteHeader(http.StatusNotModified) }
+
+// answerAs gives the answer that a request was given, whose content type is written already.
+func answerAs(w http.ResponseWriter, r *models.Request) error {
+	w.Header().Set("Content-Length", strconv.Itoa(len(r.Answer)))
+	w.WriteHeader(r.Status)
+	_, _ = w.Write(r.Answer)
 	return nil
 }
 

@@ -72,6 +72,11 @@ func (s *server) metrics(w http.ResponseWriter, r *http.Request, _ Caller) error
 	return nil
 }
 
+// isProbe reports whether a path is one that machines ask all the time.
 func isProbe(path string) bool {
-	return strings.HasSuffix(path, "/health") || strings.HasSuffix(path, "/ready")
+	switch path[strings.LastIndexByte(path, '/')+1:] {
+	case "health", "healthz", "livez", "ready", "readyz":
+		return true
+	}
+	return false
 }

@@ -128,6 +128,12 @@ func parametersOf(line route) []any {
 			"name": "path", "in": "path", "required": true, "description": "In the sandbox, with slashes", "schema": schema{"type": "string"},
 		})
 	}
+	if line.repeatable() {
+		all = append(all, header("Idempotency-Key", "For a day the same request with the same key is answered, not done again", keyShape))
+	}
+	if line.changes() {
+		all = append(all, header("If-Match", "ETag of the object that is to be changed; 412 when it is another by now", schema{"type": "string"}))
+	}
 	for _, f := range line.query {
 		shape := f.rule.schema
 		if f.absent != nil {
@@ -140,6 +146,11 @@ func parametersOf(line route) []any {
 		all = append(all, map[string]any{"name": f.name, "in": "query", "required": f.required, "schema": shape})
 	}
 	return all
+}
+
+// header is an optional header of a request.
+func header(name, about string, s schema) map[string]any {
+	return map[string]any{"name": name, "in": "header", "required": false, "description": about, "schema": s}
 }
 
 // shapes are the named schemas, by name.

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 
@@ -37,26 +36,32 @@ func (s *server) patchAutomation(w http.ResponseWriter, r *http.Request, who Cal
 			return err
 		}
 	}
-	changed, err := s.change(r.Context(), a, in, who)
+	changed, err := s.change(r, a, in, who)
 	if err != nil {
 		return as404(err, noAutomation)
 	}
 	nudge(s.Nudge.Schedule)
 	nudge(s.Nudge.Janitor)
-	return ok(w, showAutomation(changed))
+	return one(w, r, showAutomation(changed))
 }
 
 // change writes the checked fields, with a new tarball where a preset's prompt or repositories have changed.
-func (s *server) change(ctx context.Context, a *models.Automation, in values, who Caller) (*models.Automation, error) {
+func (s *server) change(r *http.Request, a *models.Automation, in values, who Caller) (*models.Automation, error) {
 	if err := fitsPreset(a, in); err != nil {
 		return nil, err
 	}
-	if code, err := s.rebuild(ctx, a, in); err != nil {
+	edit := func(a *models.Automation) error {
+		if err := matches(r, showAutomation(a)); err != nil { // again, on the locked row
+			return err
+		}
+		return s.patch(a, in)
+	}
+	if code, err := s.rebuild(r.Context(), a, in); err != nil {
 		return nil, err
 	} else if code != nil {
-		return s.replaceCode(ctx, a, code, in, who)
+		return s.replaceCode(r.Context(), a, code, edit, who)
 	}
-	return s.Store.UpdateAutomation(ctx, a.OrgID, a.ID, s.Settings.CleanupDelay, func(a *models.Automation) error { return s.patch(a, in) })
+	return s.Store.UpdateAutomation(r.Context(), a.OrgID, a.ID, s.Settings.CleanupDelay, edit)
 }
 
 // mayPatch: only the creator may edit; whoever else can manage may only switch off.

@@ -92,7 +92,7 @@ func (s *server) presetFilesOf(ctx context.Context, a *models.Automation) (*mode
 
 // replaceCode stores the new tarball, writes the automation with it and deletes the old upload in one transaction, and removes
 // the old file after that: whatever breaks off in between, the automation names a tarball that is there.
-func (s *server) replaceCode(ctx context.Context, a *models.Automation, code *rebuilt, in values, who Caller) (*models.Automation, error) {
+func (s *server) replaceCode(ctx context.Context, a *models.Automation, code *rebuilt, edit func(*models.Automation) error, who Caller) (*models.Automation, error) {
 	u, err := s.storeArchive(ctx, who, a.Name, code.content)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (s *server) replaceCode(ctx context.Context, a *models.Automation, code *re
 		if a.TarballPath != before {
 			return conflict("conflict", "The automation has changed meanwhile")
 		}
-		if err := s.patch(a, in); err != nil {
+		if err := edit(a); err != nil {
 			return err
 		}
 		a.TarballPath = uploadPath(u.ID)

@@ -107,9 +107,9 @@ type server struct {
 	log    *slog.Logger
 	// transport carries requests into boxes.
 	transport http.RoundTripper
-	// document is the OpenAPI document; undocumented why there is none.
-	document     []byte
-	undocumented error
+	// document is the OpenAPI document, docsPage the same for people; undocumented why there is none.
+	document, docsPage []byte
+	undocumented       error
 }
 
 // New returns the handler of every route: the probes at the root and below the base path, the API below the base path.
@@ -126,12 +126,15 @@ func New(d Deps) http.Handler {
 	}
 	table := s.routes()
 	s.document, s.undocumented = document(table, d.Config.HTTP.BasePath, d.Version)
+	if s.undocumented == nil {
+		s.docsPage, s.undocumented = docsOf(table, d.Config.HTTP.BasePath, d.Version)
+	}
 	root := chi.NewRouter()
 	root.Use(s.record, s.onlyLoopback, s.cors)
 	root.NotFound(noRoute)
 	root.MethodNotAllowed(noMethod)
 	atRoot := func(line route) bool {
-		return line.access == open || line.path == "/openapi.json" || line.path == "/metrics"
+		return line.access == open || slices.Contains([]string{"/openapi.json", "/docs", "/metrics"}, line.path)
 	}
 	s.mount(root, slices.DeleteFunc(slices.Clone(table), func(line route) bool { return !atRoot(line) }))
 	if base := strings.TrimRight(d.Config.HTTP.BasePath, "/"); base != "" {

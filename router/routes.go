@@ -38,6 +38,7 @@ type route struct {
 	status       int      // of a success
 	answer       any      // of the type that a success answers; nil: nothing
 	gives        string   // content type of an answer that is no JSON
+	inBrowser    bool     // the key may come as a password, which is what a browser asks for
 	handle       handler
 }
 
@@ -52,6 +53,9 @@ func (s *server) openRoutes() []route {
 			status: statusOK, answer: healthObject{}, handle: s.health},
 		{method: "GET", path: "/ready", about: "service", name: "ready", summary: "Whether it can work now; 503 names what fails, and ?verbose lists every check",
 			status: statusOK, answer: readyObject{}, handle: s.ready},
+		{method: "GET", path: "/healthz", about: "service", name: "healthz", summary: "The same as /health", status: statusOK, answer: healthObject{}, handle: s.health},
+		{method: "GET", path: "/livez", about: "service", name: "livez", summary: "The same as /health", status: statusOK, answer: healthObject{}, handle: s.health},
+		{method: "GET", path: "/readyz", about: "service", name: "readyz", summary: "The same as /ready", status: statusOK, answer: readyObject{}, handle: s.ready},
 		{method: "GET", path: "/metrics", about: "service", name: "metrics", summary: "What the service counts, for Prometheus", access: own,
 			status: statusOK, gives: "application/openmetrics-text", handle: s.metrics},
 		{method: "GET", path: "/sdk-version", about: "service", name: "sdkVersion", summary: "The SDK that boxes should install",
@@ -173,6 +177,8 @@ func (s *server) sweepRoutes() []route {
 			status: statusOK, answer: map[string]any{}, handle: s.openapi},
 		{method: "GET", path: "/openapi.json", about: "service", name: "openapiAtBase", summary: "This document", access: own,
 			status: statusOK, answer: map[string]any{}, handle: s.openapi},
+		{method: "GET", path: "/docs", about: "service", name: "docs", summary: "This document for people; a browser asks for the key as a password",
+			access: own, inBrowser: true, status: statusOK, gives: "text/html", handle: s.docs},
 	}
 }
 
@@ -199,16 +205,29 @@ type handler func(w http.ResponseWriter, r *http.Request, who Caller) error
 
 // serve lets in who the route is for and tells errors in its shape.
 func (s *server) serve(line route) http.HandlerFunc {
+	handle := line.handle
+	if line.changes() {
+		handle = s.ifMatch(line.about, handle)
+	}
+	if line.repeatable() {
+		handle = s.once(handle)
+	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		var who Caller
 		var err error
+		if line.inBrowser {
+			r = asKey(r)
+		}
 		if line.access != open {
 			who, err = s.login(r, line.access == callback)
 		}
 		if err == nil {
-			err = line.handle(w, r, who)
+			err = handle(w, r, who)
 		}
 		if err != nil {
+			if line.inBrowser {
+				w.Header().Set("WWW-Authenticate", `Basic realm="automation: the key is the password", charset="UTF-8"`)
+			}
 			s.fail(w, r, line.access == own, err)
 		}
 	}

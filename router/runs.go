@@ -100,7 +100,7 @@ func (s *server) getRun(w http.ResponseWriter, r *http.Request, who Caller) erro
 	if err != nil {
 		return err
 	}
-	return ok(w, s.showRun(run))
+	return one(w, r, s.showRun(run))
 }
 
 // getLogs is GET /v1/runs/{id}/logs: the stored output, after the box is gone too.

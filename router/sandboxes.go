@@ -137,7 +137,7 @@ func (s *server) getSandbox(w http.ResponseWriter, r *http.Request, who Caller) 
 	if err != nil {
 		return err
 	}
-	return ok(w, s.showSandbox(b))
+	return one(w, r, s.showSandbox(b))
 }
 
 // again reads the box anew after a change.

@@ -85,7 +85,7 @@ func (s *server) getSweep(w http.ResponseWriter, r *http.Request, who Caller) er
 	if err != nil {
 		return err
 	}
-	return ok(w, s.showSweep(found))
+	return one(w, r, s.showSweep(found))
 }
 
 // listSweeps is GET /v1/sweeps: plans and passes of the janitor that ordered something, newest first, without their boxes.

@@ -144,7 +144,7 @@ func (s *server) getUpload(w http.ResponseWriter, r *http.Request, who Caller) e
 	if err != nil {
 		return err
 	}
-	return ok(w, s.showUpload(u))
+	return one(w, r, s.showUpload(u))
 }
 
 // deleteUpload is DELETE /v1/uploads/{id}: the file first, then the row.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,14 +18,18 @@ var ErrBreakerOpen = errors.New("provider is taken to be down")
 
 // Limits are what a decorated backend keeps to. Zero fields take the defaults.
 type Limits struct {
-	PerSecond float64       // calls a second; 20
-	Burst     int           // calls at once after a pause; 40
+	PerSecond float64       // calls a second; what the provider documents (Capabilities.CallsPerSecond), else 1000
+	Burst     int           // calls at once after a pause; those of a second
 	Parallel  int           // calls in flight; 16
 	Failures  int           // transport errors and 5xx in a row that open the breaker; 5
 	Open      time.Duration // how long it stays open before one call is let through; 30 s
 	// Observe is called after every call: backend method, how long it took, how it ended.
 	Observe func(method string, took time.Duration, err error)
 }
+
+// mostCalls is how many calls a second a provider gets that documents no limit: more than the calls in flight come to where
+// each takes 20 ms, so that it bounds only what goes wrong.
+const mostCalls = 1000
 
 // Decorated wraps a backend with rate limit, parallelism and breaker, the same for every provider.
 type Decorated struct {
@@ -40,10 +45,10 @@ var _ Backend = (*Decorated)(nil)
 // Decorate wraps b.
 func Decorate(b Backend, l Limits) *Decorated {
 	if l.PerSecond <= 0 {
-		l.PerSecond = 20
+		l.PerSecond = cmp.Or(b.Capabilities().CallsPerSecond, mostCalls)
 	}
 	if l.Burst <= 0 {
-		l.Burst = 40
+		l.Burst = max(1, int(l.PerSecond))
 	}
 	if l.Parallel <= 0 {
 		l.Parallel = 16

@@ -118,6 +118,29 @@ func TestCallsInFlightAndCallsASecondAreLimited(t *testing.T) {
 	})
 }
 
+func TestTenThousandBoxesAreDeletedWithinTwentySeconds(t *testing.T) {
+	remove := func(t *testing.T, boxes int, documented float64) time.Duration {
+		fake := sandboxtest.NewFake(sandboxtest.Quirks{CallsPerSecond: documented})
+		fake.Delay("Delete", 20*time.Millisecond)
+		d := sandbox.Decorate(fake, sandbox.Limits{Failures: boxes + 1})
+		started := time.Now()
+		var wait sync.WaitGroup
+		for range 16 {
+			wait.Go(func() {
+				for range boxes / 16 {
+					_ = d.Delete(t.Context(), sandbox.Ref{})
+				}
+			})
+		}
+		wait.Wait()
+		return time.Since(started)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		require.Less(t, remove(t, 10_000, 0), 20*time.Second)
+		require.InDelta(t, 7, remove(t, 800, 100).Seconds(), 0.5, "a provider gets no more than it documents")
+	})
+}
+
 func TestEveryCallIsObserved(t *testing.T) {
 	var seen []string
 	fake := sandboxtest.NewFake(sandboxtest.Quirks{})

@@ -13,8 +13,8 @@ const (
 	purgeBatch = 500
 )
 
-// Purge is the duty that removes records past their retention: events, sweeps, and stored outputs of runs whose box is gone (design
-// section 9). An output's blob goes before the row forgets it, so that a crash leaves no blob that nobody knows.
+// Purge is the duty that removes records past their retention: events, sweeps, requests with an Idempotency-Key, and stored outputs of runs
+// whose box is gone (design section 9). An output's blob goes before the row forgets it, so that a crash leaves no blob that nobody knows.
 func (w *Watchdog) Purge() loop.Loop {
 	return loop.Loop{Name: "purge", Every: purgeEvery, Batch: purgeBatch, Pass: w.purge}
 }
@@ -29,6 +29,10 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 	if err != nil {
 		return events, fmt.Errorf("purge sweeps: %w", err)
 	}
+	requests, err := w.Store.PurgeRequests(ctx, purgeBatch)
+	if err != nil {
+		return events, fmt.Errorf("purge requests: %w", err)
+	}
 	expired, err := w.Store.ExpiredOutputs(ctx, now.Add(-keep.OutputRetention), purgeBatch)
 	if err != nil {
 		return events, fmt.Errorf("look for expired outputs: %w", err)
@@ -41,10 +45,10 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 			return events, fmt.Errorf("forget output of run %s: %w", run, err)
 		}
 	}
-	n := events + sweeps + len(expired)
+	n := events + sweeps + requests + len(expired)
 	w.swept("events", now, n)
 	if n > 0 {
-		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "outputs", len(expired))
+		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "requests", requests, "outputs", len(expired))
 	}
-	return max(events, sweeps, len(expired)), nil
+	return max(events, sweeps, requests, len(expired)), nil
 }

@@ -40,6 +40,8 @@ type Quirks struct {
 	Placed        bool // boxes are reachable only from their location
 	Expiry        time.Duration
 	Idle          sandbox.Timer // the native idle timer
+
+	CallsPerSecond float64 // that the provider documents
 }
 
 // Fake is a provider in memory; it is safe for concurrent use. Use NewFake.
@@ -103,6 +105,8 @@ func (f *Fake) Capabilities() sandbox.Capabilities {
 		Placed:        q.Placed,
 		NativeIdle:    q.Idle,
 		NativeExpiry:  sandbox.Timer{Supported: q.Expiry > 0, Action: "delete", Max: q.Expiry},
+
+		CallsPerSecond: q.CallsPerSecond,
 	}
 }
 
