@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
@@ -49,6 +50,8 @@ type blobs struct {
 	data map[string][]byte
 	err  error
 	put  func()
+	// change is what becomes of what is stored, where given.
+	change func([]byte) []byte
 }
 
 func (b *blobs) Put(_ context.Context, key string, r io.Reader) (int64, error) {
@@ -65,7 +68,27 @@ func (b *blobs) Put(_ context.Context, key string, r io.Reader) (int64, error) {
 		return 0, b.err
 	}
 	b.data[key] = bytes.Clone(text)
+	if b.change != nil {
+		b.data[key] = b.change(text)
+	}
 	return int64(len(text)), nil
+}
+
+func (b *blobs) Open(_ context.Context, key string) (io.ReadCloser, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text, there := b.data[key]
+	if !there {
+		return nil, fs.ErrNotExist
+	}
+	return io.NopCloser(bytes.NewReader(text)), nil
+}
+
+func (b *blobs) Delete(_ context.Context, key string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.data, key)
+	return nil
 }
 
 func (b *blobs) get(key string) string {
@@ -120,8 +143,13 @@ func newRig(t *testing.T, s *models.Store, c *clock, quirks sandboxtest.Quirks, 
 	}
 	r.fake.Agents = r.agents
 	r.auto = modelstest.Automation(t, s)
+	exports, err := sandbox.NewExporter(sandbox.ExporterConfig{
+		Store: s, Blobs: r.blobs, Staging: t.TempDir(), HTTP: r.agents.Client(), Free: func() (int64, error) { return 1 << 40, nil },
+	})
+	require.NoError(t, err)
 	r.config = sandbox.SettlerConfig{
-		Store: s, Deployment: deploy, Settings: settings, Blobs: r.blobs, HTTP: r.agents.Client(), Timing: fast,
+		Exports: exports,
+		Store:   s, Deployment: deploy, Settings: settings, Blobs: r.blobs, HTTP: r.agents.Client(), Timing: fast,
 		Backends: map[string]*sandbox.Decorated{modelstest.Backend: sandbox.Decorate(r.fake, sandbox.Limits{PerSecond: 10000, Burst: 1000, Failures: 1000})},
 	}
 	r.settler = sandbox.NewSettler(r.config)

@@ -72,11 +72,11 @@ func TestNextStepOfAllPairsOfDesiredAndObserved(t *testing.T) {
 
 		{deleted, models.SeenProvisioning, sandbox.StepDelete},
 		{deleted, models.SeenRunning, sandbox.StepQuiesce},
-		{deleted, models.SeenSuspended, sandbox.StepDelete},
+		{deleted, models.SeenSuspended, sandbox.StepWake}, // its history is not exported yet
 		{deleted, models.SeenDeleting, sandbox.StepInspect},
 		{deleted, models.SeenDeleted, sandbox.StepRest},
-		{deleted, models.SeenMissing, sandbox.StepDelete},
-		{deleted, models.SeenFailed, sandbox.StepDelete},
+		{deleted, models.SeenMissing, sandbox.StepLost},
+		{deleted, models.SeenFailed, sandbox.StepLost},
 	}
 	require.Len(t, pairs, 21)
 	for _, p := range pairs {
@@ -87,7 +87,7 @@ func TestNextStepOfAllPairsOfDesiredAndObserved(t *testing.T) {
 }
 
 func TestAnOrderNewerThanTheLastObservationStartsWithALook(t *testing.T) {
-	old := func(b *models.Sandbox) { b.ObservedAt = at(-time.Second) }
+	old := func(b *models.Sandbox) { b.ObservedAt, b.ExportedEpoch = at(-time.Second), 1 }
 	for _, desired := range []models.Desired{models.WantRunning, models.WantSuspended, models.WantDeleted} {
 		for _, observed := range []models.Observed{models.SeenRunning, models.SeenSuspended, models.SeenFailed} {
 			require.Equal(t, sandbox.StepInspect, sandbox.NextStep(row(desired, observed, old), facts()).Step, "%s %s", desired, observed)
@@ -114,7 +114,7 @@ func TestAResumeWaitsForASuspendThatMayBeUnderWayUntilItHasLookedOnce(t *testing
 }
 
 func TestARepeatIsPrecededByALookButNotThatOfADelete(t *testing.T) {
-	due := func(b *models.Sandbox) { b.NextStepAt = at(10 * time.Second) }
+	due := func(b *models.Sandbox) { b.NextStepAt, b.ExportedEpoch = at(10*time.Second), 1 }
 	require.Equal(t, sandbox.StepInspect, sandbox.NextStep(row(models.WantSuspended, models.SeenRunning, due), facts()).Step)
 	require.Equal(t, sandbox.StepInspect, sandbox.NextStep(row(models.WantRunning, models.SeenSuspended, due), facts()).Step)
 	require.Equal(t, sandbox.StepInspect, sandbox.NextStep(row(models.WantRunning, models.SeenRunning, due), facts()).Step, "nudged")

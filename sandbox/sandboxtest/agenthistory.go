@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -18,6 +19,21 @@ type Conversation struct {
 	Zip []byte
 	// Short is cut off the answer's end, in bytes.
 	Short int
+	// Claims is the size that the answer announces; 0: that of the zip.
+	Claims int64
+}
+
+// Converse lets boxes that are still to be made begin with a conversation: a disk that came along.
+func (s *AgentServer) Converse(c Conversation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.talks = append(s.talks, c)
+}
+
+// Reclaims returns the bodies of all reclaims so far.
+func (b *AgentBox) Reclaims() (bodies string) {
+	b.locked(func() { bodies = b.reclaims.String() })
+	return bodies
 }
 
 // Converse adds a conversation to the box, or replaces the one with that id.
@@ -97,6 +113,6 @@ func (b *AgentBox) trajectory(w http.ResponseWriter, id string) {
 		packed = Trajectory(c.ID, c.Events)
 	}
 	w.Header().Set("Content-Type", "application/zip")
-	w.Header().Set("Content-Length", strconv.Itoa(len(packed)))
+	w.Header().Set("Content-Length", strconv.FormatInt(cmp.Or(c.Claims, int64(len(packed))), 10))
 	_, _ = w.Write(packed[:len(packed)-c.Short]) // too few bytes: the connection is cut
 }

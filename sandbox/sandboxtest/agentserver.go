@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -24,6 +25,7 @@ type AgentServer struct {
 	mu    sync.Mutex
 	boxes map[string]*AgentBox
 	paths map[string]*AgentBox
+	talks []Conversation // of boxes that are still to be made
 }
 
 // NewAgentServer starts one; it is closed with the test.
@@ -45,6 +47,9 @@ func (s *AgentServer) Box(providerID string) *AgentBox {
 	box := s.boxes[providerID]
 	if box == nil {
 		box = &AgentBox{owner: s, features: []string{sandbox.FeatureProcessOutput, sandbox.FeatureStorageReclaim, sandbox.FeatureStorageStatus}}
+		for _, c := range s.talks {
+			box.history = append(box.history, &c)
+		}
 		s.boxes[providerID] = box
 	}
 	return box
@@ -90,6 +95,7 @@ type AgentBox struct {
 	onStart  func(*Command)
 	mute     bool // answers to starts are lost
 	history  []*Conversation
+	reclaims strings.Builder // the bodies of reclaims
 }
 
 func (b *AgentBox) open(key string) string {
@@ -218,6 +224,7 @@ func (b *AgentBox) route(w http.ResponseWriter, r *http.Request, path string) {
 	case strings.HasPrefix(path, "/api/processes/"):
 		b.stream(w, strings.TrimSuffix(strings.TrimPrefix(path, "/api/processes/"), "/output"))
 	case path == "/api/storage/reclaim":
+		_, _ = io.Copy(&b.reclaims, r.Body)
 		answer(w, 200, map[string]any{"plan_id": uuid.NewString(), "freed_bytes": b.frees, "items": []any{}})
 	case path == "/api/storage":
 		answer(w, 200, map[string]any{"root": "/home/box", "conversations": []any{}})

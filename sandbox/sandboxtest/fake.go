@@ -41,6 +41,8 @@ type Quirks struct {
 	Expiry        time.Duration
 	Idle          sandbox.Timer // the native idle timer
 
+	WakeSuspends bool // waking one box may suspend another
+
 	CallsPerSecond float64 // that the provider documents
 }
 
@@ -102,6 +104,7 @@ func (f *Fake) Capabilities() sandbox.Capabilities {
 		LastActivity:  q.Activity,
 		LookingCounts: q.LookingCounts,
 		FalseGone:     q.FalseGone,
+		WakeSuspends:  q.WakeSuspends,
 		Placed:        q.Placed,
 		NativeIdle:    q.Idle,
 		NativeExpiry:  sandbox.Timer{Supported: q.Expiry > 0, Action: "delete", Max: q.Expiry},
