@@ -69,9 +69,10 @@ func (a Agent) ServerInfo(ctx context.Context) (ServerInfo, error) {
 // Ready returns nil once the server takes requests.
 func (a Agent) Ready(ctx context.Context) error { return a.get(ctx, "/ready", nil, nil) }
 
-// WaitReady probes fast until the server is ready; it gives up when ctx ends, with the last probe's error.
+// WaitReady probes until the server is ready; it gives up when ctx ends, with the last probe's error. It probes the faster the
+// shorter it has waited, so that little is added to a boot of any length.
 func (a Agent) WaitReady(ctx context.Context) error {
-	pause := 50 * time.Millisecond
+	began := time.Now()
 	for {
 		probe, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := a.Ready(probe)
@@ -82,9 +83,8 @@ func (a Agent) WaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the agent server: %w", errors.Join(ctx.Err(), err))
-		case <-time.After(pause):
+		case <-time.After(min(max(time.Since(began)/50, 20*time.Millisecond), 500*time.Millisecond)):
 		}
-		pause = min(pause*2, 500*time.Millisecond)
 	}
 }
 

@@ -83,6 +83,7 @@ type Capabilities struct {
 	SuspendedCost string      `json:"suspended_cost,omitempty"`
 	Placed        bool        `json:"placed"`        // boxes are reachable only from their location
 	FalseGone     bool        `json:"false_gone"`    // Delete may say ErrGone of a box that exists: believed after Inspect agrees
+	Workspaces    bool        `json:"workspaces"`    // a directory of the box's host can be its workspace (Spec.Workspace)
 	WakeSuspends  bool        `json:"wake_suspends"` // waking a box may suspend another of its owner: none is woken for an export
 
 	CallsPerSecond float64 `json:"calls_per_second,omitempty"` // that the provider documents as its limit; 0: it documents none
@@ -164,6 +165,12 @@ type Observation struct {
 	LastActivity *time.Time // nil: not shown
 	ExpiresAt    *time.Time // the provider's own expiry; nil: none shown
 	Detail       string     // the provider's words on a failed state
+}
+
+// Change is what a provider tells of a box without being asked. The zero one says that from now on nothing is missed.
+type Change struct {
+	WorkspaceID uuid.UUID
+	State       models.Observed
 }
 
 // Backend is the adapter of one provider; a Decorate-d one limits rate, breaks circuits and counts. Every method returns

@@ -29,7 +29,7 @@ var mayImport = map[string][]string{
 	"sandbox":             {"models", "testhooks"},
 	"sandbox/sandboxtest": {"sandbox", "models"},
 	"sandbox/backend":     {"sandbox", "models", "config", "sandbox/backend/..."},
-	"sandbox/backend/...": {"sandbox", "models", "config"},
+	"sandbox/backend/...": {"sandbox", "models", "config", "sandbox/backend/filetree"},
 	"scheduler":           {"loop", "models", "sandbox", "config", "testhooks"},
 	"watchdog":            {"loop", "models", "sandbox", "config", "testhooks"},
 	"router":              {"models", "sandbox", "config"},

@@ -17,12 +17,6 @@ func init() {
 		NativeExpiry:  sandbox.Timer{Supported: true, Action: "delete", Default: day},
 		SuspendedCost: "storage",
 	})
-	// Stopping keeps the disk of a container; an engine has no timers of its own (S0-124).
-	announce("docker", sandbox.Capabilities{
-		Suspend: sandbox.SuspendDisk, SameIdentity: true,
-		List: true, ExactList: true, Labels: true, LastActivity: true,
-		SuspendedCost: "disk of the host", Placed: true,
-	})
 	// A session's name is unique and carries our prefix; what last_event_at means is not documented; a dial wakes (S0-134).
 	announce("digitalocean", sandbox.Capabilities{
 		Suspend: sandbox.SuspendMemory, SameIdentity: true,

@@ -19,6 +19,7 @@ import (
 
 	"automation/models"
 	"automation/sandbox"
+	"automation/sandbox/backend/filetree"
 )
 
 // Names in a box's control directory.
@@ -241,7 +242,7 @@ func (x box) setAside(ctx context.Context) error {
 	if err := syncDir(dir); err != nil {
 		return err
 	}
-	return removeIn(ctx, dir, name)
+	return filetree.Remove(ctx, dir, name, "control", recordFile)
 }
 
 // remains returns the directories beside the box's that a Create or Delete of it has not finished with.
@@ -265,7 +266,7 @@ func (x box) remains() ([]box, error) {
 func (x box) discard(ctx context.Context) error {
 	dir, name := filepath.Split(x.dir)
 	if !strings.HasPrefix(name, stagingPrefix) {
-		return removeIn(ctx, dir, name)
+		return filetree.Remove(ctx, dir, name, "control", recordFile)
 	}
 	unlock, err := x.take()
 	if err != nil || unlock == nil {

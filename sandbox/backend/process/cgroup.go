@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"automation/sandbox/backend/filetree"
 )
 
 // cgroupFolder is the directory below the service's own cgroup that holds one cgroup a box.
@@ -167,7 +169,7 @@ func ownCgroup() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read own cgroup: %w", err)
 	}
-	mounts, err := readMounts()
+	mounts, err := filetree.Mounts()
 	if err != nil {
 		return "", err
 	}
@@ -180,13 +182,13 @@ func ownCgroup() (string, error) {
 }
 
 // locateCgroup finds where a cgroup path is to be seen. A mount may show a part of the hierarchy only.
-func locateCgroup(mounts []mount, path string) (string, error) {
+func locateCgroup(mounts []filetree.Mount, path string) (string, error) {
 	for _, m := range mounts {
-		rel, err := filepath.Rel(m.root, path)
-		if m.fsType != "cgroup2" || err != nil || rel == ".." || strings.HasPrefix(rel, "../") || strings.HasPrefix(path, "/..") {
+		rel, err := filepath.Rel(m.Root, path)
+		if m.Type != "cgroup2" || err != nil || rel == ".." || strings.HasPrefix(rel, "../") || strings.HasPrefix(path, "/..") {
 			continue
 		}
-		return filepath.Join(m.point, rel), nil
+		return filepath.Join(m.Point, rel), nil
 	}
 	return "", errors.New("no cgroup v2 is mounted")
 }

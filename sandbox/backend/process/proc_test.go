@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"automation/sandbox/backend/filetree"
 )
 
 func TestStatLinesAreReadWhateverACommandIsCalled(t *testing.T) {
@@ -104,7 +106,7 @@ func TestCgroupV2IsFoundAloneBesideOthersAndInPart(t *testing.T) {
 		{"a path with blanks", odd, "/a", `/mnt/two words\/a`},
 		{"none", old, "/", ""},
 	} {
-		got, err := locateCgroup(parseMounts(c.mounts), c.path)
+		got, err := locateCgroup(filetree.Parse(c.mounts), c.path)
 		require.Equal(t, c.want, got, c.name)
 		require.Equal(t, c.want == "", err != nil, c.name)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"automation/models"
 	"automation/sandbox"
+	"automation/sandbox/backend/filetree"
 )
 
 func TestDeleteRemovesWhateverIsInABoxAndNothingElse(t *testing.T) {
@@ -138,7 +139,7 @@ func TestOneEntryThatCannotBeRemovedKeepsNoOther(t *testing.T) {
 		return
 	}
 	needs(t, dir != "", "to begin as root: one entry belongs to another user")
-	require.ErrorIs(t, removeIn(t.Context(), filepath.Dir(dir), filepath.Base(dir)), os.ErrPermission)
+	require.ErrorIs(t, filetree.Remove(t.Context(), filepath.Dir(dir), filepath.Base(dir)), os.ErrPermission)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)

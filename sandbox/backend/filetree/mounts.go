@@ -1,4 +1,4 @@
-package process
+package filetree
 
 import (
 	"errors"
@@ -10,32 +10,33 @@ import (
 	"strings"
 )
 
-// mount is a line of /proc/self/mountinfo.
-type mount struct {
-	root   string // what of the file system is mounted
-	point  string // where
-	fsType string
+// Mount is a line of /proc/self/mountinfo.
+type Mount struct {
+	Root  string // what of the file system is mounted
+	Point string // where
+	Type  string // of the file system
 }
 
-func readMounts() ([]mount, error) {
+// Mounts returns what is mounted in this process's view.
+func Mounts() ([]Mount, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("read mounts: %w", err)
 	}
-	return parseMounts(string(text)), nil
+	return Parse(string(text)), nil
 }
 
-// parseMounts reads lines such as "38 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"; the number of fields before
+// Parse reads lines such as "38 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"; the number of fields before
 // the dash varies.
-func parseMounts(text string) []mount {
-	var mounts []mount
+func Parse(text string) []Mount {
+	var mounts []Mount
 	for line := range strings.Lines(text) {
 		head, tail, ok := strings.Cut(line, " - ")
 		fields, kind := strings.Fields(head), strings.Fields(tail)
 		if !ok || len(fields) < 5 || len(kind) < 1 {
 			continue
 		}
-		mounts = append(mounts, mount{root: unescape(fields[3]), point: unescape(fields[4]), fsType: kind[0]})
+		mounts = append(mounts, Mount{Root: unescape(fields[3]), Point: unescape(fields[4]), Type: kind[0]})
 	}
 	return mounts
 }
@@ -66,14 +67,14 @@ func mountsBelow(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts: %w", err)
 	}
-	mounts, err := readMounts()
+	mounts, err := Mounts()
 	if err != nil {
 		return nil, err
 	}
 	var points []string
 	for _, m := range mounts {
-		if strings.HasPrefix(m.point, dir+"/") {
-			points = append(points, m.point)
+		if strings.HasPrefix(m.Point, dir+"/") {
+			points = append(points, m.Point)
 		}
 	}
 	return points, nil

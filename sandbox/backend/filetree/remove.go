@@ -1,4 +1,5 @@
-package process
+// Package filetree removes the files of a box from this host, whatever is in them: for backends whose boxes keep theirs here.
+package filetree
 
 import (
 	"context"
@@ -11,9 +12,9 @@ import (
 	"slices"
 )
 
-// removeIn deletes an entry of dir, whatever it is; one that is not there is no error. A box's record goes last, so that a
-// removal that is cut short still shows whose box it was.
-func removeIn(ctx context.Context, dir, name string) error {
+// Remove deletes an entry of dir, whatever it is; one that is not there is no error. Names in last are removed after their
+// siblings, in this order, so that a removal that is cut short still shows whose files they were.
+func Remove(ctx context.Context, dir, name string, last ...string) error {
 	points, err := mountsBelow(filepath.Join(dir, name))
 	if err != nil {
 		return err
@@ -26,7 +27,7 @@ func removeIn(ctx context.Context, dir, name string) error {
 		return fmt.Errorf("remove box: %w", err)
 	}
 	defer root.Close()
-	return sweep{ctx: ctx, last: []string{"control", recordFile}}.remove(root, name)
+	return sweep{ctx: ctx, last: last}.remove(root, name)
 }
 
 // sweep deletes by directory handles: it never follows a link and never leaves the root it began in.
