@@ -31,7 +31,7 @@ func dependencies(ctx context.Context, p part, workspace string, around surround
 			if !provenBy(root, name) {
 				continue
 			}
-			if unit, there := inspect(ctx, p, path.Join(checkout, name), TierDependencies, around); there {
+			if unit, there := inspect(p, path.Join(checkout, name), TierDependencies, around); there {
 				units = append(units, unit)
 			}
 		}

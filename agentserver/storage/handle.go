@@ -28,9 +28,7 @@ func (h handle) close() { _ = h.file.Close() } // directories are only read from
 
 // open opens a directory in this one.
 func (h handle) open(name string) (handle, error) {
-	fd, err := retry(func() (int, error) {
-		return unix.Openat(h.fd(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	fd, err := openDir(h.fd(), name)
 	if err != nil {
 		return handle{}, fmt.Errorf("open %q: %w", name, err)
 	}
@@ -101,8 +99,10 @@ func (h handle) move(name string, to handle, as string) error {
 }
 
 // unlock gives the owner all rights on a directory in this one, by a handle of its own: a link is not followed.
-func (h handle) unlock(name string) error {
-	fd, err := unix.Openat(h.fd(), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+func (h handle) unlock(name string) error { return unlockAt(h.fd(), name) }
+
+func unlockAt(dir int, name string) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,8 @@ package storage
 
 import (
 	"context"
-	"errors"
-	"io/fs"
+	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,143 +37,182 @@ func (c linkCounter) take(going linkCounter) int64 {
 	return freed
 }
 
-// measurement adds up a directory tree.
-type measurement struct {
-	ctx    context.Context
-	dev    uint64
-	links  linkCounter // of this tree
-	unlock bool        // make closed directories readable: only for what is in the trash
-
-	bytes, files int64
+// tallied is what was found in some directories.
+type tallied struct {
+	bytes, files int64 // without files that have several names
+	links        []unix.Stat_t
 	checkout     bool
 	work         string // a name of somebody's data, where there is one
 	socket       bool
 	mount        bool
-	partial      bool
+	partial      bool // not all of it could be read
 }
 
-// directory adds up what is beneath one directory of parent. Only the end of ctx ends it early.
-func (m *measurement) directory(parent handle, name string) error {
-	if err := m.ctx.Err(); err != nil {
-		return err
+// file counts one that is no directory.
+func (f *tallied) file(st unix.Stat_t, t *tally) {
+	f.files++
+	f.socket = f.socket || isSocket(st)
+	if st.Nlink > 1 {
+		f.links = append(f.links, st)
+	} else {
+		f.bytes += allocated(st)
 	}
-	if st, err := parent.stat(name); m.unlock && err == nil && st.Mode&0o700 != 0o700 {
-		_ = parent.unlock(name) // the next line tells
+}
+
+// tally adds up a directory tree. What is measured for itself in it is told apart, and added when all is read.
+type tally struct {
+	wary  bool // somebody's work in it keeps it: the names are looked at
+	id    identity
+	apart map[identity]bool // not gone into
+
+	mu    sync.Mutex
+	begun bool
+	outer *tally // where it was met
+	all   tallied
+	links linkCounter
+}
+
+func newTally(id identity, wary bool) *tally { return &tally{id: id, wary: wary, links: linkCounter{}} }
+
+// begin reports whether a directory is the one that is to be measured.
+func (t *tally) begin(id identity, outer *tally) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begun || id != t.id {
+		return false
 	}
-	dir, err := parent.open(name)
-	if err != nil {
-		m.partial = true
-		return nil
+	t.begun, t.outer = true, outer
+	return true
+}
+
+func (t *tally) add(here tallied) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all.bytes += here.bytes
+	t.all.files += here.files
+	t.all.checkout = t.all.checkout || here.checkout
+	t.all.socket = t.all.socket || here.socket
+	t.all.mount = t.all.mount || here.mount
+	t.all.partial = t.all.partial || here.partial
+	if t.all.work == "" {
+		t.all.work = here.work
 	}
-	defer dir.close()
-	names, err := dir.names(-1)
-	m.partial = m.partial || err != nil
-	m.checkout = m.checkout || isCheckout(names)
-	for _, entry := range names {
-		st, err := dir.stat(entry)
-		if m.work == "" && isWork(entry) {
-			m.work = entry
+	for _, st := range here.links {
+		t.links.see(st)
+	}
+}
+
+// close adds what was told apart to the tally around it; the inner ones go first.
+func (t *tally) close() {
+	if t.outer == nil {
+		return
+	}
+	t.outer.all.bytes += t.all.bytes
+	t.outer.all.files += t.all.files
+	t.outer.all.mount = t.outer.all.mount || t.all.mount
+	t.outer.all.partial = t.outer.all.partial || t.all.partial
+	for id, file := range t.links {
+		file.seen += t.outer.links[id].seen
+		t.outer.links[id] = file
+	}
+}
+
+// measure goes once through what the units hold, and with sizes through all that counts as the tenant's. Only the end of ctx
+// is an error.
+func (f *Found) measure(ctx context.Context, around surroundings, sizes bool) error {
+	spots := make([]spot, len(f.parts)) // of each area
+	measured := make([]*Unit, 0, len(f.Units))
+	tallies := map[*Unit]*tally{}
+	for i := range f.Units {
+		u := &f.Units[i]
+		if u.Refuse == "" {
+			tallies[u] = newTally(u.id, u.Tier != TierRuntime)
+			spots[f.partOf(u)].find(u.name).tally = tallies[u]
+			measured = append(measured, u)
 		}
-		switch {
-		case err != nil:
-			m.partial = m.partial || !errors.Is(err, fs.ErrNotExist)
-		case !isDir(st):
-			m.files++
-			m.socket = m.socket || isSocket(st)
-			if st.Nlink > 1 {
-				m.links.see(st)
-			} else {
-				m.bytes += allocated(st)
-			}
-		case st.Dev != m.dev:
-			m.mount = true
-		default:
-			m.bytes += allocated(st)
-			if err := m.directory(dir, entry); err != nil {
+	}
+	// An inner unit has the longer name.
+	slices.SortStableFunc(measured, func(a, b *Unit) int { return len(b.name) - len(a.name) })
+	w := &walker{ctx: ctx, free: around.free}
+	top := newTally(identity{}, false)
+	for i, p := range f.parts {
+		names := p.extent
+		if !sizes {
+			names = outermostOf(measured, p.area)
+		}
+		top.apart = p.away()
+		for _, name := range names {
+			if err := w.from(p.area.root, name, spots[i].find(name), top); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	for _, u := range measured {
+		tallies[u].close()
+		u.take(tallies[u])
+	}
+	if sizes {
+		f.Size = top.size()
+	}
+	return ctx.Err()
 }
 
-// isCheckout reports whether a directory with these names is the top of somebody's work: a checkout of any kind, or a bare
-// repository.
-func isCheckout(names []string) bool {
-	bare := 0
-	for _, name := range names {
-		switch name {
-		case ".git", ".hg", ".jj", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout":
-			return true
-		case "HEAD", "objects", "refs":
-			bare++
-		}
-	}
-	return bare == 3
+func (f *Found) partOf(u *Unit) int {
+	return slices.IndexFunc(f.parts, func(p part) bool { return p.area == u.part.area })
 }
 
-// extent adds up everything beneath some directories on their file systems, each file once, without the trash and without
-// what counts elsewhere. What cannot be read counts as nothing.
-func extent(ctx context.Context, parts []part) (int64, error) {
-	var total int64
-	links := linkCounter{}
-	for _, p := range parts {
-		apart := map[identity]bool{}
-		for _, name := range p.apart {
-			var st unix.Stat_t
-			if unix.Lstat(name, &st) == nil {
-				apart[identityOf(st)] = true
-			}
-		}
-		for _, name := range p.extent {
-			dir, err := p.area.root.descend(name)
-			if err != nil {
-				continue
-			}
-			st, err := dir.stat(".")
-			if err == nil {
-				total += allocated(st)
-				err = addUp(ctx, dir, st.Dev, apart, links, &total)
-			}
-			dir.close()
-			if err != nil {
-				return 0, err
-			}
+// outermostOf names the units of an area that lie in no other one.
+func outermostOf(units []*Unit, in *area) []string {
+	var names []string
+	for _, u := range units {
+		if u.part.area == in {
+			names = append(names, u.name)
 		}
 	}
-	return total, ctx.Err()
+	return outermost(names)
 }
 
-// addUp adds what is beneath one directory. Only the end of ctx is an error.
-func addUp(ctx context.Context, dir handle, dev uint64, apart map[identity]bool, links linkCounter, total *int64) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	names, _ := dir.names(-1)
-	for _, name := range names {
-		st, err := dir.stat(name)
-		if err != nil || st.Dev != dev || name == trashName || apart[identityOf(st)] {
-			continue
-		}
-		if !isDir(st) {
-			again := false
-			if st.Nlink > 1 {
-				_, again = links[identityOf(st)]
-				links.see(st)
-			}
-			if !again {
-				*total += allocated(st)
-			}
-			continue
-		}
-		*total += allocated(st)
-		if below, err := dir.open(name); err == nil {
-			err = addUp(ctx, below, dev, apart, links, total)
-			below.close()
-			if err != nil {
-				return err
-			}
+// away is what a walk of the part's extent leaves out: the trash, and what counts elsewhere.
+func (p part) away() map[identity]bool {
+	out := map[identity]bool{}
+	for _, name := range append([]string{p.area.path(trashName)}, p.apart...) {
+		var st unix.Stat_t
+		if unix.Lstat(name, &st) == nil {
+			out[identityOf(st)] = true
 		}
 	}
-	return nil
+	return out
+}
+
+// take is what was measured of a unit.
+func (u *Unit) take(t *tally) {
+	u.bytes, u.links, u.Files, u.partial = t.all.bytes, t.links, t.all.files, t.all.partial
+	u.Refuse = t.all.refuse(u.Tier)
+	if !t.begun {
+		u.Refuse = reasonChanged
+	}
+}
+
+// size is everything that was counted, each file once.
+func (t *tally) size() int64 {
+	total := t.all.bytes
+	for _, file := range t.links {
+		total += file.bytes
+	}
+	return total
+}
+
+// checkoutMark tells from the names of a directory whether it is the top of somebody's work: a checkout of any kind, or a
+// bare repository.
+type checkoutMark struct{ bare int }
+
+// see takes the next name, and reports whether it or those before it say so.
+func (m *checkoutMark) see(name string) bool {
+	switch name {
+	case ".git", ".hg", ".jj", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout":
+		return true
+	case "HEAD", "objects", "refs":
+		m.bare++
+	}
+	return m.bare == 3
 }

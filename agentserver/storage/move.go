@@ -105,11 +105,12 @@ func (i *Item) verify(ctx context.Context, dir handle, entry string) (reason str
 	if !i.unit.partial {
 		return ""
 	}
-	m := measurement{ctx: context.WithoutCancel(ctx), dev: st.Dev, links: linkCounter{}, unlock: true, bytes: allocated(st)}
-	_ = m.directory(dir, entry) // ends early only with its context
-	if reason := m.refuse(i.Tier); reason != "" && reason != reasonUnread {
+	t := newTally(i.unit.id, true)
+	w := walker{ctx: context.WithoutCancel(ctx), free: make(chan struct{}, walkers), unlock: true}
+	_ = w.from(dir, entry, nil, t) // ends early only with its context
+	if reason := t.all.refuse(i.Tier); reason != "" && reason != reasonUnread {
 		return reason
 	}
-	i.unit.bytes, i.unit.links, i.unit.Files, i.Files = m.bytes, m.links, m.files, m.files
+	i.unit.bytes, i.unit.links, i.unit.Files, i.Files = t.all.bytes, t.links, t.all.files, t.all.files
 	return ""
 }

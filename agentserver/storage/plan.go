@@ -176,11 +176,7 @@ func archiveAt(found Scan, t Found, settings Settings) (at time.Time, why string
 // withinBudget keeps what need not go: dependencies, and in a pass of the server's own caches too, go only until what is
 // used of the file system is within the budget, caches first, and those of the longest unused before others.
 func withinBudget(items []Item, found Scan, timed bool, settings Settings) []Item {
-	fs := found.Filesystem
-	over := int64(0)
-	if settings.DiskBudget > 0 {
-		over = fs.UsedBytes - int64(settings.DiskBudget*float64(fs.UsedBytes+fs.FreeBytes))
-	}
+	over := overBudget(found.Filesystem, settings)
 	var rest, spare []Item
 	for _, item := range items {
 		if item.Tier == TierDependencies || timed && item.Tier == TierCaches {
@@ -202,6 +198,14 @@ func withinBudget(items []Item, found Scan, timed bool, settings Settings) []Ite
 		}
 	}
 	return rest
+}
+
+// overBudget is by how much what is used of the file system is above the budget, in bytes; at most 0: it is not.
+func overBudget(fs Filesystem, settings Settings) int64 {
+	if settings.DiskBudget <= 0 {
+		return 0
+	}
+	return fs.UsedBytes - int64(settings.DiskBudget*float64(fs.UsedBytes+fs.FreeBytes))
 }
 
 // account sets the bytes of each planned item: what goes when it and all before it go. A file with several names goes with

@@ -65,7 +65,7 @@ func (s *Storage) end() {
 
 // plan makes a plan and remembers it.
 func (s *Storage) plan(ctx context.Context, id string, request Request) ([]Item, error) {
-	found, err := s.scan(ctx, func(t Tenant) bool { return request.wants(t.ID) }, false)
+	found, err := s.scan(ctx, func(t Tenant) bool { return request.wants(t.ID) }, aim{sparing: s.sparing(request)})
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
@@ -77,6 +77,17 @@ func (s *Storage) plan(ctx context.Context, id string, request Request) ([]Item,
 		s.plans = s.plans[1:]
 	}
 	return items, nil
+}
+
+// sparing reports whether a request takes no dependencies, whatever is found: that saves looking for them.
+func (s *Storage) sparing(request Request) bool {
+	switch request.Tier {
+	case TierCaches:
+		return true
+	case TierPolicy, "":
+		return overBudget(s.filesystem(), s.options.Settings) <= 0
+	}
+	return false
 }
 
 func (s *Storage) remembered(id string) ([]Item, error) {
@@ -144,7 +155,7 @@ func (s *Storage) undeletable(ctx context.Context) int64 {
 func (s *Storage) lookAgain(ctx context.Context, items []Item) *Scan {
 	found, err := s.scan(ctx, func(t Tenant) bool {
 		return slices.ContainsFunc(items, func(i Item) bool { return i.ConversationID == t.ID && i.Outcome == Planned })
-	}, false)
+	}, aim{})
 	if err != nil {
 		return nil
 	}

@@ -71,11 +71,18 @@ type surroundings struct {
 	workspace string   // the shared workspace, which holds no cache
 	mounts    []string // mount points, absolute
 	git       *git
+	free      chan struct{} // one place for each walker that helps another
+}
+
+// aim is what a scan is for.
+type aim struct {
+	sizes   bool // everything that a tenant has is added up
+	sparing bool // dependencies are not looked for: none would go
 }
 
 // scan looks at every tenant. It changes nothing. What cannot be read stays and says so; what one tenant costs the others
 // do not wait for.
-func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, sizes bool) (Scan, error) {
+func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) (Scan, error) {
 	found := Scan{Now: s.options.Now(), Filesystem: s.filesystem(), AwakeFor: s.ledger.awakeFor, AwakeSince: s.ledger.since()}
 	tenants, err := s.tenants(ctx)
 	if err != nil {
@@ -91,7 +98,7 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, sizes bool
 	for range min(scanWorkers, len(tenants)) {
 		workers.Go(func() {
 			for i := range next {
-				found.Tenants[i], errs[i] = look(ctx, tenants[i], around, sizes)
+				found.Tenants[i], errs[i] = look(ctx, tenants[i], around, what)
 			}
 		})
 	}
@@ -117,40 +124,36 @@ func (s *Storage) tenants(ctx context.Context) ([]Tenant, error) {
 }
 
 // look finds what one tenant could give, and its size if asked. Only the end of ctx is an error.
-func look(ctx context.Context, t Tenant, around surroundings, sizes bool) (Found, error) {
+func look(ctx context.Context, t Tenant, around surroundings, what aim) (Found, error) {
 	found := Found{Tenant: t}
 	for _, p := range t.parts {
 		for _, home := range p.homes {
-			found.Units = append(found.Units, caches(ctx, p, home, around)...)
+			found.Units = append(found.Units, caches(p, home, around)...)
 		}
 		for _, workspace := range p.workspaces {
-			found.Units = append(found.Units, dependencies(ctx, p, workspace, around)...)
+			if !what.sparing {
+				found.Units = append(found.Units, dependencies(ctx, p, workspace, around)...)
+			}
 		}
 		if p.runtime != "" {
-			if unit, there := inspect(ctx, p, p.runtime, TierRuntime, around); there {
+			if unit, there := inspect(p, p.runtime, TierRuntime, around); there {
 				found.Units = append(found.Units, unit)
 			}
 		}
 	}
-	if sizes {
-		size, err := extent(ctx, t.parts)
-		if err != nil {
-			return Found{}, err
-		}
-		found.Size = size
-	}
-	return found, ctx.Err()
+	err := found.measure(ctx, around, what.sizes)
+	return found, err
 }
 
 // caches looks at every cache of one home.
-func caches(ctx context.Context, p part, home string, around surroundings) []Unit {
+func caches(p part, home string, around surroundings) []Unit {
 	if around.workspace != "" {
 		around.protected = append(slices.Clone(around.protected), around.workspace)
 	}
 	var units []Unit
 	for _, place := range places {
 		for _, name := range place.units(p.area.root, home) {
-			if unit, there := inspect(ctx, p, name, TierCaches, around); there {
+			if unit, there := inspect(p, name, TierCaches, around); there {
 				units = append(units, unit)
 			}
 		}
@@ -183,14 +186,14 @@ func (p place) units(root handle, home string) []string {
 	return paths
 }
 
-// inspect measures one unit and says whether it may go; there is false when no directory is there.
-func inspect(ctx context.Context, p part, name string, tier Tier, around surroundings) (unit Unit, there bool) {
+// inspect looks at one unit, and says whether it may be measured; there is false when no directory is there.
+func inspect(p part, name string, tier Tier, around surroundings) (unit Unit, there bool) {
 	absolute := p.area.path(name)
 	unit = Unit{Tier: tier, Path: shown(around.root, absolute), part: p, name: name}
 	parent, err := p.area.root.descend(path.Dir(name))
 	if err == nil {
 		defer parent.close()
-		err = unit.measure(ctx, parent, absolute, around)
+		err = unit.identify(parent, absolute, around)
 	}
 	if err != nil {
 		unit.Refuse = reasonFor(err)
@@ -198,28 +201,20 @@ func inspect(ctx context.Context, p part, name string, tier Tier, around surroun
 	return unit, !errors.Is(err, fs.ErrNotExist)
 }
 
-func (u *Unit) measure(ctx context.Context, parent handle, absolute string, around surroundings) error {
-	base := path.Base(u.name)
-	st, err := parent.stat(base)
-	if err != nil {
-		return err
-	}
-	u.id = identityOf(st)
+func (u *Unit) identify(parent handle, absolute string, around surroundings) error {
+	st, err := parent.stat(path.Base(u.name))
 	switch {
+	case err != nil:
+		return err
 	case isLink(st):
 		u.Refuse = reasonLink
-		return nil
 	case !isDir(st):
 		return fs.ErrNotExist
+	default:
+		u.Refuse = around.refuse(u.part.area, absolute)
 	}
-	if u.Refuse = around.refuse(u.part.area, absolute); u.Refuse != "" {
-		return nil
-	}
-	m := measurement{ctx: ctx, dev: st.Dev, links: linkCounter{}, bytes: allocated(st)}
-	err = m.directory(parent, base)
-	u.Refuse = m.refuse(u.Tier)
-	u.bytes, u.links, u.Files, u.partial = m.bytes, m.links, m.files, m.partial
-	return err
+	u.id = identityOf(st)
+	return nil
 }
 
 // refuse says why a directory must stay for what it is to the server and the machine.
@@ -241,7 +236,7 @@ func (a surroundings) refuse(in *area, absolute string) string {
 }
 
 // refuse says why a directory must stay for what is in it. An archived runtime takes all its work with it, as was asked.
-func (m measurement) refuse(tier Tier) string {
+func (m tallied) refuse(tier Tier) string {
 	switch {
 	case m.mount:
 		return reasonMount

@@ -84,6 +84,7 @@ func Open(options Options) (*Storage, error) {
 	if options.Histories == nil {
 		s.options.Histories = conversation.Open("")
 	}
+	s.around.free = make(chan struct{}, walkers)
 	var err error
 	if s.around.git, err = newGit(gitLimit); err != nil {
 		options.Log.Warn("dependencies are not reclaimed", "error", err)

@@ -309,16 +309,10 @@ func lift(entry handle, name string, dir handle) error {
 
 // size is what the trash still takes on disk, in bytes.
 func (t *trash) size(ctx context.Context) (int64, error) {
-	dir, err := t.root.stat(trashName)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !isDir(dir) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	m := measurement{ctx: ctx, dev: dir.Dev, links: linkCounter{}}
-	err = m.directory(t.root, trashName)
-	return m.bytes + linkCounter{}.take(m.links), err
+	all := newTally(identity{}, false)
+	w := walker{ctx: ctx, free: make(chan struct{}, walkers)}
+	err := w.from(t.root, trashName, nil, all)
+	return all.all.bytes + linkCounter{}.take(all.links), err
 }
 
 // hold leaves an entry alone.

@@ -1,0 +1,2 @@
+// Package bench holds the benchmarks that compare this repository with what it stands beside.
+package bench
