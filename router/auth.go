@@ -30,9 +30,10 @@ type Caller struct {
 	Email       string
 	Role        string
 	Permissions []string
-	APIKey      string    // the bearer key, for calls in the caller's name; "" for the local user and cookies
-	Models      *Profiles // model profiles; nil: not known
-	runID       uuid.UUID // not Nil: a run token, good for that run alone
+	APIKey      string     // the bearer key, for calls in the caller's name; "" for the local user and cookies
+	Models      *Profiles  // model profiles; nil: not known
+	runID       uuid.UUID  // not Nil: a run token, good for that run alone
+	credential  Credential // that Cloud knows the caller by; zero: Cloud does not
 }
 
 // Profiles are the model profiles of a caller.
@@ -52,6 +53,8 @@ type Credential struct {
 type Verifier interface {
 	// Verify returns whose credential it is; an error made by Refuse is answered as it is.
 	Verify(ctx context.Context, c Credential) (Caller, error)
+	// HasAgentProfile reports whether the organization of a verified credential has an agent profile.
+	HasAgentProfile(ctx context.Context, c Credential, id uuid.UUID) (bool, error)
 }
 
 // name is how the caller is written in orders and events.
@@ -100,6 +103,7 @@ func (s *server) login(r *http.Request, runToken bool) (Caller, error) {
 		return Caller{}, unauthorized("Invalid or expired session cookie")
 	}
 	who, err := s.Cloud.Verify(r.Context(), cred)
+	who.credential = cred
 	if err == nil && !who.may(viewAutomations) {
 		err = forbidden("Requires " + viewAutomations + " permission")
 	}

@@ -40,6 +40,9 @@ func (s *server) createAutomation(w http.ResponseWriter, r *http.Request, who Ca
 	} else if made != nil {
 		return s.showCreated(w, made, false)
 	}
+	if err := s.checkAgentProfile(r.Context(), who, in, nil); err != nil {
+		return err
+	}
 	if err := s.checkTarball(r.Context(), who, get[string](in, "tarball_path")); err != nil {
 		return err
 	}
@@ -289,7 +292,7 @@ func chooseModel(in values, who Caller) (*string, error) {
 		if who.Models.Active == "" {
 			return nil, nil
 		}
-		return &who.Models.Active, nil
+		model = &who.Models.Active
 	}
 	if !slices.Contains(who.Models.Names, *model) {
 		return nil, unprocessable("Model profile `" + *model + "` not found")

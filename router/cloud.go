@@ -27,7 +27,7 @@ const userBytes = 1 << 20
 // Cloud is the Cloud check of the contract (section 1.1): it asks OpenHands Cloud whose credential it is. Who was found is
 // remembered for a while; refusals and failures never are.
 type Cloud struct {
-	url      string
+	base     string // of the API, without a slash at its end
 	http     *http.Client
 	settings config.Auth
 	within   time.Duration
@@ -54,7 +54,7 @@ var _ Verifier = (*Cloud)(nil)
 // NewCloud makes the check against the configured API.
 func NewCloud(c config.Config, log *slog.Logger) *Cloud {
 	return &Cloud{
-		url: strings.TrimRight(c.Sandbox.APIBaseURL, "/") + "/api/v1/users/me", settings: c.Auth, within: c.HTTP.Timeout, log: log,
+		base: strings.TrimRight(c.Sandbox.APIBaseURL, "/"), settings: c.Auth, within: c.HTTP.Timeout, log: log,
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
@@ -102,7 +102,7 @@ func (c *Cloud) Verify(ctx context.Context, cred Credential) (Caller, error) {
 func (c *Cloud) ask(ctx context.Context, cred Credential) (status int, body []byte, err error) {
 	wait := c.settings.InitialBackoff
 	for try := 0; ; try++ {
-		status, body, err = c.askOnce(ctx, cred)
+		status, body, err = c.askOnce(ctx, cred, userPath)
 		if err != nil || status != http.StatusTooManyRequests || try >= c.settings.MaxRetries {
 			return status, body, err
 		}
@@ -117,10 +117,11 @@ func (c *Cloud) ask(ctx context.Context, cred Credential) (status int, body []by
 	}
 }
 
-func (c *Cloud) askOnce(ctx context.Context, cred Credential) (int, []byte, error) {
+// askOnce makes one request with a caller's credential.
+func (c *Cloud) askOnce(ctx context.Context, cred Credential, path string) (int, []byte, error) {
 	call, cancel := context.WithTimeout(ctx, c.within)
 	defer cancel()
-	r, err := http.NewRequestWithContext(call, http.MethodGet, c.url, nil)
+	r, err := http.NewRequestWithContext(call, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return 0, nil, err
 	}

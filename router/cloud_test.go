@@ -47,6 +47,10 @@ func (r refuser) Verify(context.Context, router.Credential) (router.Caller, erro
 	return router.Caller{}, r.err
 }
 
+func (r refuser) HasAgentProfile(context.Context, router.Credential, uuid.UUID) (bool, error) {
+	return false, r.err
+}
+
 func TestTheCloudCheckReadsWhoItIs(t *testing.T) {
 	stub := cloudstub.New(t)
 	check := newCheck(t, stub.URL)

@@ -74,6 +74,13 @@ func (people) Verify(_ context.Context, c router.Credential) (router.Caller, err
 	return router.Caller{}, router.Refuse(http.StatusUnauthorized, "Invalid or expired API key")
 }
 
+// agentProfile is the one that the people's organization has.
+var agentProfile = uuid.MustParse("0c000000-0000-4000-8000-000000000001")
+
+func (people) HasAgentProfile(_ context.Context, _ router.Credential, id uuid.UUID) (bool, error) {
+	return id == agentProfile, nil
+}
+
 // memory is a Blob.
 type memory struct {
 	mu    sync.Mutex

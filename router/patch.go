@@ -31,10 +31,17 @@ func (s *server) patchAutomation(w http.ResponseWriter, r *http.Request, who Cal
 			return err
 		}
 	}
-	if in["model"] != nil {
-		if _, err := chooseModel(in, who); err != nil {
+	if in.has("model") && (a.AgentProfileID == nil || in.has("agent_profile_id")) {
+		model, err := chooseModel(in, who) // null is the caller's active profile, as it is when an automation is made
+		if err != nil {
 			return err
 		}
+		if model != nil {
+			in["model"] = *model
+		}
+	}
+	if err := s.checkAgentProfile(r.Context(), who, in, a.AgentProfileID); err != nil {
+		return err
 	}
 	changed, err := s.change(r, a, in, who)
 	if err != nil {

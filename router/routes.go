@@ -44,7 +44,7 @@ type route struct {
 
 // routes returns the table.
 func (s *server) routes() []route {
-	return slices.Concat(s.openRoutes(), s.automationRoutes(), s.runRoutes(), s.uploadRoutes(), s.sandboxRoutes(), s.sweepRoutes())
+	return slices.Concat(s.openRoutes(), s.automationRoutes(), s.runRoutes(), s.uploadRoutes(), s.sandboxRoutes(), s.sweepRoutes(), s.telemetryRoutes())
 }
 
 func (s *server) openRoutes() []route {

@@ -185,14 +185,33 @@ func parseExpression(expression string) (*plan, error) {
 		return nil, errors.New("the time zone belongs into the trigger's timezone")
 	case strings.HasPrefix(expression, "@every"):
 		return parseEvery(expression)
-	case !strings.HasPrefix(expression, "@"):
-		fields, err := checkFields(strings.Fields(expression))
-		if err != nil {
-			return nil, err
-		}
-		expression = strings.Join(fields, " ")
+	case strings.HasPrefix(expression, "@"):
+		spec, err := parseSpec(cron.ParseStandard, expression)
+		return &plan{spec: spec}, err
 	}
-	s, err := parseStandard(expression)
+	places, err := checkFields(strings.Fields(expression))
+	if err != nil {
+		return nil, err
+	}
+	seconds := append(places[len(fields)-1:], places[:len(fields)-1]...) // the library wants them first, the contract last
+	spec, err := parseSpec(cron.NewParser(withSeconds).Parse, strings.Join(seconds, " "))
+	if err != nil {
+		return nil, err
+	}
+	spec.Second &= -spec.Second // the first one: a schedule fires at most once a minute
+	return &plan{spec: spec}, nil
+}
+
+const withSeconds = cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
+
+// parseSpec turns a panic of the library into an error.
+func parseSpec(parse func(string) (cron.Schedule, error), expression string) (spec *cron.SpecSchedule, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			spec, err = nil, errors.New("it cannot be parsed")
+		}
+	}()
+	s, err := parse(expression)
 	if err != nil {
 		return nil, err
 	}
@@ -200,17 +219,7 @@ func parseExpression(expression string) (*plan, error) {
 	if !ok {
 		return nil, errors.New("it is of no known form")
 	}
-	return &plan{spec: spec}, nil
-}
-
-// parseStandard turns a panic of the library into an error.
-func parseStandard(expression string) (s cron.Schedule, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = errors.New("it cannot be parsed")
-		}
-	}()
-	return cron.ParseStandard(expression)
+	return spec, nil
 }
 
 func parseEvery(expression string) (*plan, error) {
@@ -226,19 +235,24 @@ func parseEvery(expression string) (*plan, error) {
 	return &plan{every: every}, nil
 }
 
-// field describes one place of a five-field expression.
+// field describes one place of an expression.
 type field struct {
 	name  string
 	width int // how many values it has
 }
 
-var fields = [5]field{{"minute", 60}, {"hour", 24}, {"day of month", 31}, {"month", 12}, {"day of week", 7}}
+var fields = [6]field{{"minute", 60}, {"hour", 24}, {"day of month", 31}, {"month", 12}, {"day of week", 7}, {"second", 60}}
 
 // checkFields refuses what other dialects of cron allow and the library would reject with an obscure text or misread, and
-// rewrites weekday 7 (Sunday in most dialects), which it does not know.
+// rewrites weekday 7 (Sunday in most dialects), which it does not know. It returns six fields, seconds last.
 func checkFields(in []string) ([]string, error) {
-	if len(in) == 6 || len(in) == 7 {
-		return nil, errors.New("seconds and years cannot be given: write five fields")
+	switch {
+	case len(in) == 7 && in[6] == "*":
+		in = in[:6]
+	case len(in) == 7:
+		return nil, errors.New("years cannot be given: write five or six fields")
+	case len(in) == 5:
+		in = append(in, "0")
 	}
 	if len(in) != len(fields) {
 		return nil, fmt.Errorf("it has %d fields, five are needed", len(in))

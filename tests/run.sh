@@ -220,7 +220,7 @@ test_blackbox() {
 	mkdir "$scratch/coverage"
 	go test -count=1 -v -run 'EveryStatement' ./tests | grep -v '^[=-]' || status=1
 	GOCOVERDIR=$scratch/coverage within $BLACKBOX_MINUTES \
-		go test -count=1 -timeout "${BLACKBOX_MINUTES}m" ./tests/... || status=1
+		go test -count=1 -parallel 8 -timeout "${BLACKBOX_MINUTES}m" ./tests/... || status=1 # they mostly wait
 	dirs=$(grep -rlE --include='*_test.go' '^func Test\w*Volume' . | xargs -r -n 1 dirname | sort -u)
 	# shellcheck disable=SC2086
 	[ -z "$dirs" ] || within $BLACKBOX_MINUTES \

@@ -15,6 +15,8 @@ func (s *Stub) work(w http.ResponseWriter, r *http.Request, op, id string) {
 	switch op {
 	case "users_me":
 		s.usersMe(w, r)
+	case "agent_profiles":
+		s.agentProfiles(w, r)
 	case "mint":
 		s.mint(w, r)
 	case "create", "get", "search", "pause", "resume", "delete":
@@ -43,7 +45,8 @@ func personBy(is func(Person) bool) *Person {
 	return nil
 }
 
-func (s *Stub) usersMe(w http.ResponseWriter, r *http.Request) {
+// caller is whose token, cookie or minted key a request shows; nil: nobody's.
+func (s *Stub) caller(r *http.Request) *Person {
 	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if credential == "" {
 		for _, name := range []string{"openhands_auth", "keycloak_auth"} {
@@ -54,8 +57,30 @@ func (s *Stub) usersMe(w http.ResponseWriter, r *http.Request) {
 	}
 	user := s.keys[credential]
 	p := personBy(func(p Person) bool { return p.Token == credential || user != "" && p.UserID == user })
+	if p == nil || s.left[p.UserID] {
+		return nil
+	}
+	return p
+}
+
+// agentProfiles lists those of the caller's organization: Org alone has one.
+func (s *Stub) agentProfiles(w http.ResponseWriter, r *http.Request) {
+	p := s.caller(r)
+	if p == nil {
+		answerJSON(w, http.StatusUnauthorized, detail("Invalid credential"))
+		return
+	}
+	profiles := []any{}
+	if p.OrgID == Org {
+		profiles = append(profiles, map[string]any{"id": AgentProfile, "name": "reviewer", "agent_kind": "openhands", "revision": 1})
+	}
+	answerJSON(w, http.StatusOK, map[string]any{"profiles": profiles, "active_agent_profile_id": nil})
+}
+
+func (s *Stub) usersMe(w http.ResponseWriter, r *http.Request) {
+	p := s.caller(r)
 	switch org := r.Header.Get("X-Org-Id"); {
-	case p == nil || s.left[p.UserID]:
+	case p == nil:
 		answerJSON(w, http.StatusUnauthorized, detail("Invalid credential"))
 	case org != "" && org != p.OrgID:
 		answerJSON(w, http.StatusForbidden, detail("Not a member"))

@@ -115,6 +115,8 @@ func (s *Stub) name(r *http.Request) (op, id string) {
 	switch {
 	case key == "GET /api/v1/users/me":
 		return "users_me", ""
+	case key == "GET /api/agent-profiles":
+		return "agent_profiles", ""
 	case strings.HasPrefix(key, "POST /api/service/users/"):
 		return "mint", ""
 	case key == "POST /api/v1/sandboxes":

@@ -29,6 +29,8 @@ const (
 	Org      = "0a000000-0000-4000-8000-000000000001"
 	OtherOrg = "0a000000-0000-4000-8000-000000000002"
 	Alice    = "0b000000-0000-4000-8000-000000000001"
+	// AgentProfile is the only agent profile of Org.
+	AgentProfile = "0c000000-0000-4000-8000-000000000001"
 )
 
 var both = []string{"view_automations", "manage_automations"}
@@ -45,7 +47,7 @@ var People = []Person{
 	{Token: "tok-eve", Name: "eve", UserID: "0b000000-0000-4000-8000-000000000009", OrgID: OtherOrg, Permissions: both},
 }
 
-// Call is one request that the stub got. Op is its short name: users_me, mint, create, get, search, pause, resume, delete,
+// Call is one request that the stub got. Op is its short name: users_me, agent_profiles, mint, create, get, search, pause, resume, delete,
 // bash_start, bash_search, bash_stop, upload, events, server_info, other.
 type Call struct {
 	Op, Method, URL, Auth, Body string
