@@ -128,6 +128,15 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
+// briefly waits a moment for an answer that does not come.
+func briefly(f cloudstub.Fault) func(*config.Config) {
+	return func(c *config.Config) {
+		if f.Hang || f.Slow {
+			c.HTTP.Timeout = 200 * time.Millisecond
+		}
+	}
+}
+
 func TestTheCloudCheckAnswersFailuresAsTheContractSays(t *testing.T) {
 	user := func(id, org string) string { return `{"id":` + id + `,"org_id":` + org + `}` }
 	for name, c := range map[string]struct {
@@ -158,7 +167,7 @@ func TestTheCloudCheckAnswersFailuresAsTheContractSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stub := cloudstub.New(t)
 			stub.FailAlways("users_me", c.fault)
-			check := newCheck(t, stub.URL, func(c *config.Config) { c.HTTP.Timeout = 200 * time.Millisecond })
+			check := newCheck(t, stub.URL, briefly(c.fault))
 			who, err := check.Verify(t.Context(), c.cred)
 			if c.want == "" {
 				require.NoError(t, err)

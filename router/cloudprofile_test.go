@@ -5,12 +5,10 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"automation/config"
 	"automation/router"
 	"automation/tests/cloudstub"
 )
@@ -55,7 +53,7 @@ func TestAnAgentProfileLookUpThatFailsIsToldApart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stub := cloudstub.New(t)
 			stub.FailAlways("agent_profiles", c.fault)
-			check := newCheck(t, stub.URL, func(c *config.Config) { c.HTTP.Timeout = 200 * time.Millisecond })
+			check := newCheck(t, stub.URL, briefly(c.fault))
 			_, err := check.HasAgentProfile(t.Context(), router.Credential{Key: "tok-alice"}, agentProfile)
 			require.Equal(t, c.want, refusal(t, err))
 			require.Len(t, stub.Calls("agent_profiles"), 1)
