@@ -127,6 +127,9 @@ var keeping = object([]field{
 	{name: "until", rule: nullable(instant)},
 })
 
+// runtimeWish is PUT /runtimes/{conversation_id}.
+var runtimeWish = object([]field{{name: "workspace", rule: nullable(text(1, 4096))}})
+
 // sweepFilter is POST /sweeps/plan: nothing means what is due now, everywhere.
 var sweepFilter = object([]field{
 	{name: "due_within_seconds", rule: between(0, 1<<33)},

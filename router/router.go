@@ -65,6 +65,13 @@ type Deps struct {
 	Access Access
 	Nudge  Nudges
 
+// Runtimes says where conversations get a box of their own.
+type Runtimes struct {
+	Place models.Place // of new ones; zero in local mode, which has none
+	// Workspace checks a caller's own checkout and returns its real path; nil: boxes have only workspaces of their own.
+	Workspace func(path string) (string, error)
+}
+
 	// LocalKey logs the local user in (design section 11); empty: nobody. Cloud checks every other credential; nil: there is
 	// none. With neither, nothing but the probes answers (S0-156).
 	LocalKey config.Secret
@@ -72,6 +79,10 @@ type Deps struct {
 
 	// Settings are what decisions about boxes depend on.
 	Settings sandbox.Settings
+	// Runtimes are the boxes of conversations.
+	Runtimes Runtimes
+	// Exports makes exports by hand.
+	Exports Exports
 	// Capabilities returns what a backend can do, configured or not.
 	Capabilities func(backend string) sandbox.Capabilities
 

@@ -167,6 +167,21 @@ func (s *server) sweepRoutes() []route {
 		{method: "GET", path: "/v1/sweeps", about: "sweep", name: "listSweeps", summary: "Plans, and passes of the janitor, newest first", access: own,
 			query: paging, status: statusOK, answer: sweepList{}, handle: s.listSweeps},
 		{method: "POST", path: "/v1/sweeps/plan", about: "sweep", name: "planSweep", summary: "List what is due; nothing is ordered", access: own,
+func (s *server) runtimeRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/runtimes", about: "runtime", name: "listRuntimes", summary: "Conversations that have a sandbox of their own, newest first",
+			access: own, query: paging, status: statusOK, answer: runtimeList{}, handle: s.listRuntimes},
+		{method: "PUT", path: "/v1/runtimes/{id}", about: "runtime", name: "putRuntime", access: own,
+			summary: "Open the sandbox of a conversation: make it, or wake it as it was; its id is the conversation's", body: &runtimeWish, bodyless: true,
+			example: map[string]any{"workspace": "/srv/checkouts/project"}, status: statusOK, answer: runtimeObject{}, handle: s.putRuntime},
+		{method: "GET", path: "/v1/runtimes/{id}", about: "runtime", name: "getRuntime", summary: "One of them", access: own,
+			status: statusOK, answer: runtimeObject{}, handle: s.getRuntime},
+		{method: "POST", path: "/v1/runtimes/{id}/evict", about: "runtime", name: "evictRuntime", access: own,
+			summary: "Suspend its sandbox now; 409 while somebody is in it", body: &nothing, bodyless: true,
+			status: statusAccepted, answer: runtimeObject{}, handle: s.evictRuntime},
+	}
+}
+
 			body: &sweepFilter, bodyless: true, example: map[string]any{"due_within_seconds": 86400}, status: statusCreated, answer: sweepObject{}, handle: s.planSweep},
 		{method: "GET", path: "/v1/sweeps/{id}", about: "sweep", name: "getSweep", summary: "One sweep with its sandboxes", access: own,
 			status: statusOK, answer: sweepObject{}, handle: s.getSweep},

@@ -8,6 +8,10 @@ import (
 	"automation/models"
 )
 
+// PlacedWorkers is how many boxes of a backend of this machine are worked on at once: stops are waited for side by side
+// (D1), and cost no other provider anything.
+const PlacedWorkers = 32
+
 const (
 	settleWorkers = 16
 	// settleEvery is how often a place is looked at without any hint: a row whose time was written by another process.
@@ -18,8 +22,12 @@ const (
 // Settle is the duty that takes ordered boxes of one place to rest (design section 8). Each worker claims one box, steps it,
 // and sleeps until the earliest next_step_at; a provider that is taken to be down is not asked, and its rows keep their time.
 func (w *Watchdog) Settle(p models.Place) loop.Loop {
+	workers := settleWorkers
+	if b := w.Backends[p]; b != nil && b.Capabilities().Placed {
+		workers = PlacedWorkers
+	}
 	return loop.Loop{
-		Name: "settle " + p.Backend, Every: settleEvery, Batch: 1, Workers: settleWorkers,
+		Name: "settle " + p.Backend, Every: settleEvery, Batch: 1, Workers: workers,
 		Timeout: loop.Unbounded, Grace: stopGrace, // a step bounds itself
 		Pass:  func(ctx context.Context) (int, error) { return w.settlePass(ctx, p) },
 		Until: func(ctx context.Context) (*time.Time, error) { return w.Settler.NextAt(ctx, p) },

@@ -42,6 +42,7 @@ type Watchdog struct {
 	Config     config.Config
 	Deployment uuid.UUID                        // label of our boxes
 	Backends   map[models.Place]sandbox.Backend // what this process serves
+	Watches    map[models.Place]Watch           // of those that tell what happens to their boxes; nil: they do not
 	Settler    Settler
 	Local      *LocalAgent // set in local mode: runs share it, and there are no boxes
 	HTTP       *http.Client
@@ -85,6 +86,9 @@ func (w *Watchdog) Loops() []loop.Loop {
 		loops = append(loops, w.Settle(p))
 		if c := w.Backends[p].Capabilities(); c.List && c.Labels {
 			loops = append(loops, w.Orphans(p))
+		}
+		if w.Watches[p] != nil {
+			loops = append(loops, w.Watching(p))
 		}
 	}
 	return loops

@@ -24,6 +24,7 @@ import (
 	"automation/router"
 	"automation/sandbox"
 	"automation/sandbox/backend"
+	"automation/watchdog"
 	"automation/scheduler"
 )
 
@@ -41,8 +42,13 @@ type App struct {
 	choice         config.Choice
 	backends       map[string]*sandbox.Decorated
 	contract       func(context.Context, sandbox.Owner) (map[string]string, error) // of the backend of new runs; nil: none
-	location       string
-	blobs          *blob.Folder
+	location       string                                                          // of the data folder, where the boxes of placed backends are
+	locations      map[string]string                                               // of the placed backends that have one of their own
+	watches        map[string]watchdog.Watch                                       // of the backends that tell what happens to their boxes
+	workspace      func(string) (string, error)                                    // checks a caller's own checkout; nil: boxes of new runs take none
+	stopsRuntimes  map[string]bool                                                 // whose boxes of conversations are suspended when the service stops
+	blobs          blobStore
+	exports        *sandbox.Exporter
 	settler        *sandbox.Settler
 	access         *sandbox.Access
 	nudges         nudges
@@ -182,88 +188,11 @@ func (a *App) migrate(ctx context.Context) error {
 	return state.Err()
 }
 
-// openBackends opens the backend of new runs and every other one that is configured.
-func (a *App) openBackends(ctx context.Context) error {
-	location, err := backend.Location(a.config.Storage.DataDir)
-	if err != nil {
-		return err
-	}
-	a.location = location.String()
-	live, err := a.store.LiveBackends(ctx)
-	if err != nil {
-		return err
-	}
-	if a.choice, err = chooseBackend(a.config, a.environ, live); err != nil {
-		return err
-	}
-	if err := a.measure(ctx); err != nil {
-		return err
-	}
-	executable, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	deps := backend.Deps{
-		DataDir: a.config.Storage.DataDir, Executable: executable, Log: a.component("backend"), Now: a.store.Now, Config: a.config, Keys: a.store,
-	}
-	a.backends = map[string]*sandbox.Decorated{}
-	for _, name := range a.served() {
-		b, err := backend.New(name, deps, a.environ)
-		if err != nil {
-			return err
-		}
-		a.backends[name] = sandbox.Decorate(b, sandbox.Limits{Observe: a.metrics.ProviderCall(name)})
-		if name == a.choice.Backend {
-			a.contract = backend.Contract(b)
-		}
-	}
-	return nil
-}
-
-// served lists the backends of this process: that of new runs, those that are configured beside it, and process, whose boxes
-// of an earlier configuration are in the data folder.
-func (a *App) served() []string {
-	if a.choice.Local {
-		return nil
-	}
-	names := []string{a.choice.Backend, processBackend}
-	if a.config.Auth.ServiceKey != "" {
-		names = append(names, openhandsBackend)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-func (a *App) openBlobs(context.Context) (err error) {
-	if a.blobs, err = blob.Open(a.config.Storage.BlobDir); err != nil {
-		return err
-	}
-	a.onClose(a.blobs.Close)
-	return nil
-}
-
-// places lists where this process works on boxes.
-func (a *App) places() []models.Place {
-	var places []models.Place
-	for name, b := range a.backends {
-		places = append(places, a.place(name, b))
-	}
-	return places
-}
-
-func (a *App) place(name string, b sandbox.Backend) models.Place {
-	p := models.Place{Backend: name}
-	if b.Capabilities().Placed {
-		p.Location = a.location
-	}
-	return p
-}
-
 // decide is what becomes of the box of a run that ends.
 func (a *App) decide(e models.Ending) models.Decision {
 	var can sandbox.Capabilities
 	if e.Box != nil {
-		can = capabilities(e.Box.Backend)
+		can = a.capabilities(e.Box.Backend)
 	}
 	return sandbox.Disposition(e, a.settings(), can)
 }
@@ -314,7 +243,8 @@ func (a *App) handler() http.Handler {
 			Dispatch: a.nudges.dispatch.Wake, Schedule: a.nudges.schedule.Wake,
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
 		},
-		LocalKey: a.localKey, Cloud: a.cloud(), Settings: a.settings(), Capabilities: capabilities,
+		Runtimes: a.runtimes(),
+		LocalKey: a.localKey, Cloud: a.cloud(), Settings: a.settings(), Capabilities: a.capabilities,
 		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
 		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Version: version, SDKVersion: sdkVersion, Log: a.component("router"),
@@ -349,6 +279,7 @@ func (a *App) Serve(ctx context.Context) error {
 	case failed = <-served:
 	}
 	a.log.Info("stopping")
+	a.suspendRuntimes(context.WithoutCancel(ctx))
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
 	defer cancel()
 	a.leaving.begin(stopping)

@@ -21,6 +21,7 @@ import (
 const (
 	processBackend   = "process"
 	openhandsBackend = "openhands"
+	dockerBackend    = "docker"
 )
 
 // Bounds of the connections that are accepted.
@@ -82,12 +83,12 @@ func (a *App) loops() []loop.Loop {
 		Nudge: a.nudges.schedule, Dispatch: a.nudges.dispatch, Settle: a.nudges.wakeAll, Fired: a.metrics.SchedulesFired,
 	}
 	dispatch := &scheduler.Dispatch{
-		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.apiURL(),
+		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.boxURL(),
 		Settings: a.config.Dispatch, Contract: a.contract, Log: a.component("dispatch"),
 		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll, Started: a.metrics.RunStarted,
 	}
 	watch := &watchdog.Watchdog{
-		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{},
+		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{}, Watches: map[models.Place]watchdog.Watch{},
 		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.component("watchdog"),
 		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle, Swept: a.swept,
 		AftercareNudge: a.nudges.aftercare,
@@ -104,6 +105,7 @@ func (a *App) loops() []loop.Loop {
 	}
 	for name, b := range a.backends {
 		watch.Backends[a.place(name, b)] = b
+		watch.Watches[a.place(name, b)] = a.watches[name]
 	}
 	duties := []loop.Loop{a.clock()}
 	if a.has(roleWatchdog) {

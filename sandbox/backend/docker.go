@@ -39,6 +39,14 @@ func Watch(b sandbox.Backend, deployment uuid.UUID) func(context.Context) iter.S
 	return func(ctx context.Context) iter.Seq2[sandbox.Change, error] { return d.Watch(ctx, deployment) }
 }
 
+// Workspace returns what checks a caller's own directory for a box of b, and resolves it; nil where boxes take none.
+func Workspace(b sandbox.Backend) func(path string) (string, error) {
+	if d, ok := b.(*docker.Backend); ok {
+		return d.Workspace
+	}
+	return nil
+}
+
 // Start does what a provider's settings want done when the service starts: conversations of an earlier start may lose their
 // running boxes, never their files.
 func Start(ctx context.Context, b sandbox.Backend, deployment uuid.UUID) error {

@@ -59,8 +59,10 @@ const (
 	draftsAge    = time.Hour // of what a killed service has left
 )
 
-func (b *Backend) recordPath(id uuid.UUID) string { return filepath.Join(b.dir, id.String()+recordSuffix) }
-func (b *Backend) filesPath(id uuid.UUID) string  { return filepath.Join(b.dir, id.String()) }
+func (b *Backend) recordPath(id uuid.UUID) string {
+	return filepath.Join(b.dir, id.String()+recordSuffix)
+}
+func (b *Backend) filesPath(id uuid.UUID) string { return filepath.Join(b.dir, id.String()) }
 
 // record reads the record of a box; sandbox.ErrGone where there is none.
 func (b *Backend) record(id uuid.UUID) (record, error) {
@@ -96,6 +98,12 @@ func (b *Backend) newRecord(spec sandbox.Spec) (record, error) {
 	var err error
 	r.Workspace, r.User, err = b.checkout(spec.Workspace)
 	return r, err
+}
+
+// Workspace checks a caller's own directory and returns its real path; sandbox.ErrInvalid says why it cannot be used.
+func (b *Backend) Workspace(path string) (string, error) {
+	dir, _, err := b.checkout(path)
+	return dir, err
 }
 
 // checkout resolves a caller's own directory, which has to lie below one of those allowed, and says as whom it is entered.
