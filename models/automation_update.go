@@ -148,7 +148,7 @@ func skipPending(ctx context.Context, tx bun.IDB, a *Automation, manual bool, no
 
 // restampBoxes sets the stamps of an automation's terminal runs whose boxes are not ordered deleted: to due where there is
 // none, or, with due nil, away. The caller has locked the automation, so no run of it ends meanwhile (Finish shares that
-// lock). Whether a box is ordered deleted is read after its row is locked.
+// lock). Whether a box is ordered deleted is read after its row is locked. Each box's timeline tells.
 func (s *Store) restampBoxes(ctx context.Context, tx bun.IDB, automationID uuid.UUID, due *time.Time) error {
 	var boxes []uuid.UUID
 	stamped := "r.sandbox_cleanup_due_at IS NULL"
@@ -169,23 +169,39 @@ func (s *Store) restampBoxes(ctx context.Context, tx bun.IDB, automationID uuid.
 	if len(boxes) == 0 {
 		return nil
 	}
-	var standing []uuid.UUID
-	q := tx.NewSelect().Model((*Sandbox)(nil)).
-		Column("s.id").
+	var standing []*Sandbox
+	q := tx.NewSelect().Model(&standing).
+		Column("s.id", "s.org_id", "s.run_id", "s.automation_id").
 		Where("s.id IN (?)", bun.List(boxes)).
 		Where("s.desired <> ?", WantDeleted).
 		Where("s.observed <> ?", SeenDeleted).
 		Where("s.kept_at IS NULL").
 		OrderExpr("s.id")
-	if err := s.lock(q, "SHARE").Scan(ctx, &standing); err != nil {
+	if err := s.lock(q, "SHARE").Scan(ctx); err != nil {
 		return fmt.Errorf("lock the boxes of automation %s: %w", automationID, err)
+	}
+	if len(standing) == 0 {
+		return nil
 	}
 	_, err := tx.NewUpdate().Model((*Run)(nil)).
 		Set("sandbox_cleanup_due_at = ?", due).
-		Where("box_id IN (?)", bun.List(standing)).
+		Where("box_id IN (?)", bun.List(boxIDs(standing))).
 		Exec(ctx)
 	if err != nil {
 		return fmt.Errorf("stamp the boxes of automation %s: %w", automationID, err)
 	}
-	return nil
+	what, why := "stamped", "keep_alive switched off"
+	if due == nil {
+		what, why = "unstamped", "keep_alive switched on"
+	}
+	detail, err := json.Marshal(map[string]*time.Time{"due_at": due})
+	if err != nil {
+		return fmt.Errorf("describe the due dates of automation %s: %w", automationID, err)
+	}
+	now, events := s.Now(), make([]Event, len(standing))
+	for n, b := range standing {
+		events[n] = b.event(what, "user", why, now)
+		events[n].Detail = detail
+	}
+	return appendEventsTx(ctx, tx, now, events)
 }

@@ -34,6 +34,7 @@ func (s *Store) OrderDue(ctx context.Context, places []Place, limit int, hold ti
 		if err != nil {
 			return err
 		}
+		now = s.Now() // of the order: what was committed while we waited for the locks came before it
 		boxes, err := orderBoxesTx(ctx, tx, ids, order{to: WantDeleted, who: "janitor", why: "due", now: now})
 		if err != nil {
 			return err

@@ -71,7 +71,6 @@ var stepColumns = []string{
 // is deleted when every one of its identities is.
 func (s *Store) RecordStep(ctx context.Context, st Step) (changed bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		now := s.Now()
 		if st.ClearStamp {
 			if _, err := s.lockedRunOf(ctx, tx, st.BoxID); err != nil {
 				return err
@@ -82,6 +81,7 @@ func (s *Store) RecordStep(ctx context.Context, st Step) (changed bool, err erro
 		if err := s.lock(q, "UPDATE").Scan(ctx); err != nil {
 			return leaseLost(err, "record step %s of box %s", st.Name, st.BoxID)
 		}
+		now := s.Now() // under the lock: an order that we waited for came before
 		changed = box.Generation != st.Generation
 		events := slices.Clone(st.Events)
 		rested := box.rested()

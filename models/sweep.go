@@ -229,6 +229,7 @@ func (s *Store) ApplySweep(ctx context.Context, orgID, id uuid.UUID, who string,
 		if err != nil {
 			return err
 		}
+		now = s.Now() // of the orders: what was committed while we waited for the locks came before them
 		why := sweepReason + id.String()
 		if _, err := orderBoxesTx(ctx, tx, outcomes[SweepOrdered], order{to: WantDeleted, who: who, why: why, now: now}); err != nil {
 			return err
