@@ -126,7 +126,9 @@ var sentinels = []struct {
 	{models.ErrNoStamp, problem{status: http.StatusConflict, code: "no_due_date", message: "This sandbox has no due date that could be extended"}},
 	{models.ErrPlanExpired, problem{status: http.StatusConflict, code: "plan_expired", message: "The plan has expired: make a new one"}},
 	{models.ErrConflict, problem{status: http.StatusConflict, code: "conflict", message: "The object has changed meanwhile"}},
-	{sandbox.ErrGone, problem{status: http.StatusConflict, code: "sandbox_gone", message: "The provider no longer has this sandbox"}},
+	{models.ErrWorkspaceFixed, problem{status: http.StatusConflict, code: "workspace_fixed", message: "The conversation has another workspace, which never changes"}},
+	{models.ErrWorkspaceTaken, problem{status: http.StatusConflict, code: "workspace_taken", message: "Another conversation works on this workspace"}},
+	{sandbox.ErrGone, problem{status: http.StatusGone, code: "sandbox_gone", message: "The provider no longer has this sandbox"}},
 	{errors.ErrUnsupported, problem{status: http.StatusConflict, code: "unsupported", message: "The sandbox cannot do that"}},
 }
 

@@ -44,7 +44,7 @@ type route struct {
 
 // routes returns the table.
 func (s *server) routes() []route {
-	return slices.Concat(s.openRoutes(), s.automationRoutes(), s.runRoutes(), s.uploadRoutes(), s.sandboxRoutes(), s.sweepRoutes(), s.telemetryRoutes())
+	return slices.Concat(s.openRoutes(), s.automationRoutes(), s.runRoutes(), s.uploadRoutes(), s.sandboxRoutes(), s.runtimeRoutes(), s.sweepRoutes(), s.telemetryRoutes())
 }
 
 func (s *server) openRoutes() []route {
@@ -151,6 +151,11 @@ func (s *server) sandboxRoutes() []route {
 		{method: "POST", path: "/v1/sandboxes/{id}/reclaim", about: "sandbox", name: "reclaimSandbox", access: own,
 			summary: "Let it free what can be rebuilt; the answer is its own", query: reclaimQuery, body: &nothing, bodyless: true,
 			status: statusOK, answer: map[string]any{}, handle: s.reclaimSandbox},
+		{method: "POST", path: "/v1/sandboxes/{id}/export", about: "sandbox", name: "exportSandbox", access: own,
+			summary: "Store the history in it, a running one; what is stored of a paused one is the answer", body: &nothing, bodyless: true,
+			status: statusOK, answer: exportObject{}, handle: s.exportSandbox},
+		{method: "GET", path: "/v1/sandboxes/{id}/export", about: "sandbox", name: "getSandboxExport", access: own,
+			summary: "Its stored history, after it is gone too", status: statusOK, gives: "application/zip", handle: s.getExport},
 		{method: "GET", path: "/v1/sandboxes/{id}/events", about: "sandbox", name: "listSandboxEvents", access: own,
 			summary: "What happened to it, who did it and why, oldest first", query: paging, status: statusOK, answer: eventList{}, handle: s.listSandboxEvents},
 		{method: anyMethod, path: "/v1/sandboxes/{id}/proxy", about: "sandbox", name: "proxySandboxRoot", summary: "HTTP to the root of its agent server",
@@ -162,11 +167,6 @@ func (s *server) sandboxRoutes() []route {
 	}
 }
 
-func (s *server) sweepRoutes() []route {
-	return []route{
-		{method: "GET", path: "/v1/sweeps", about: "sweep", name: "listSweeps", summary: "Plans, and passes of the janitor, newest first", access: own,
-			query: paging, status: statusOK, answer: sweepList{}, handle: s.listSweeps},
-		{method: "POST", path: "/v1/sweeps/plan", about: "sweep", name: "planSweep", summary: "List what is due; nothing is ordered", access: own,
 func (s *server) runtimeRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/runtimes", about: "runtime", name: "listRuntimes", summary: "Conversations that have a sandbox of their own, newest first",
@@ -182,6 +182,11 @@ func (s *server) runtimeRoutes() []route {
 	}
 }
 
+func (s *server) sweepRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/sweeps", about: "sweep", name: "listSweeps", summary: "Plans, and passes of the janitor, newest first", access: own,
+			query: paging, status: statusOK, answer: sweepList{}, handle: s.listSweeps},
+		{method: "POST", path: "/v1/sweeps/plan", about: "sweep", name: "planSweep", summary: "List what is due; nothing is ordered", access: own,
 			body: &sweepFilter, bodyless: true, example: map[string]any{"due_within_seconds": 86400}, status: statusCreated, answer: sweepObject{}, handle: s.planSweep},
 		{method: "GET", path: "/v1/sweeps/{id}", about: "sweep", name: "getSweep", summary: "One sweep with its sandboxes", access: own,
 			status: statusOK, answer: sweepObject{}, handle: s.getSweep},
