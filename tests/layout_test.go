@@ -39,11 +39,12 @@ var mayImport = map[string][]string{
 	"cmd/automation":      {"..."},
 	"tests":               nil,
 	"tests/cloudstub":     nil,
+	"tests/dockerengine":  nil,
 	"tests/...":           nil,
 }
 
 // testOnly are packages that only tests import.
-var testOnly = []string{"models/modelstest", "sandbox/sandboxtest", "tests/cloudstub"}
+var testOnly = []string{"models/modelstest", "sandbox/sandboxtest", "tests/cloudstub", "tests/dockerengine"}
 
 // rule finds a package's row of mayImport: its own, or that of the nearest folder above with /....
 func rule(pkg string) ([]string, bool) {

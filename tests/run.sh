@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test. Installs what they need where it is missing (bare Debian: as root or with sudo), starts one PostgreSQL
-# cluster for the run and stops it again. Stages have a budget in minutes: set-up over its own only warns, any other stage or
-# the whole over theirs fails.
+# cluster and one Docker engine for the run and stops them again. Stages have a budget in minutes: set-up over its own only
+# warns, any other stage or the whole over theirs fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -147,9 +147,62 @@ stop_postgres() {
 	kill -QUIT "$pid" 2>/dev/null || true
 }
 
+# need_docker installs and starts an engine of this run's own, with its data, its socket and its bridge. It leaves the host's
+# firewall alone: published ports are on loopback, and boxes need nothing beyond the host. An engine that the caller names is
+# used as it is.
+need_docker() {
+	local missing=() tool dir=$scratch/docker bridge=auto$$ subnet="10.$((200 + RANDOM % 50)).$((RANDOM % 256))"
+	[ -z "${TEST_DOCKER_HOST:-}" ] || return 0
+	for tool in dockerd:docker.io docker:docker.io ip:iproute2 busybox:busybox-static; do
+		[ -n "$(PATH=$PATH:/usr/sbin:/sbin command -v "${tool%%:*}")" ] || missing+=("${tool##*:}")
+	done
+	if [ ${#missing[@]} -gt 0 ]; then
+		apt_install "${missing[@]}"
+	fi
+	mkdir "$dir"
+	as_root ip link add name "$bridge" type bridge && docker_bridge=$bridge &&
+		as_root ip address add "$subnet.1/24" dev "$bridge" && as_root ip link set "$bridge" up &&
+		as_root sh -c "exec dockerd --data-root '$dir/data' --exec-root '$dir/exec' --pidfile '$dir/pid' --host 'unix://$dir/sock' \
+			--group '$(id -gn)' --bridge '$bridge' --iptables=false --ip-forward=false >'$dir/log' 2>&1 &" || {
+		no_docker "could not prepare a Docker engine"
+		return
+	}
+	for _ in $(seq 300); do
+		if docker --host "unix://$dir/sock" info >/dev/null 2>&1; then
+			export TEST_DOCKER_HOST=unix://$dir/sock
+			say "Docker: $TEST_DOCKER_HOST, $(docker --host "$TEST_DOCKER_HOST" info --format '{{.ServerVersion}} on {{.Driver}}')"
+			return
+		fi
+		sleep 0.1
+	done
+	tail -n 20 "$dir/log"
+	no_docker "the Docker engine does not start here"
+}
+
+no_docker() {
+	[ "${CI:-}" != true ] || die "$1"
+	say "$1: the tests that need one are skipped"
+}
+
+# stop_docker ends our own engine, by its pid, and removes its bridge.
+stop_docker() {
+	local pid
+	[ -n "${docker_bridge:-}" ] || return 0
+	if pid=$(cat "$scratch/docker/pid" 2>/dev/null); then
+		as_root kill -TERM "$pid" 2>/dev/null || true
+		for _ in $(seq 300); do
+			as_root kill -0 "$pid" 2>/dev/null || break
+			sleep 0.1
+		done
+	fi
+	as_root ip link delete "$docker_bridge" 2>/dev/null || true
+	as_root rm -rf "$scratch/docker" || true
+}
+
 tidy() {
 	[ -z "$running" ] || kill "$running" 2>/dev/null || true
 	stop_postgres
+	stop_docker
 	rm -rf "$scratch" || true
 }
 trap tidy EXIT
@@ -200,7 +253,7 @@ need_python() {
 
 # set_up also compiles what the stages share, so that their budgets are for tests.
 set_up() {
-	need_tools && start_postgres && need_python && go version && go build ./... && go build -race ./...
+	need_tools && start_postgres && need_docker && need_python && go version && go build ./... && go build -race ./...
 }
 
 # --- packages ---

@@ -1,100 +1,20 @@
 package docker
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
 
 	"automation/models"
 	"automation/sandbox"
+	"automation/tests/dockerengine"
 )
 
-// engineVariable names the engine of the tests. Nothing on it is touched but what carries a label of the test's own.
-const engineVariable = "TEST_DOCKER_HOST"
-
-// engineHost returns the engine, or skips where a developer has none.
-func engineHost(t testing.TB) string {
-	t.Helper()
-	host := os.Getenv(engineVariable)
-	if host == "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(engineVariable + " is not set")
-		}
-		t.Skip(engineVariable + " is not set")
-	}
-	return host
-}
-
-// image is the agent server of this tree as an image without anything else, made once for all tests.
-var image struct {
-	once sync.Once
-	name string
-	err  error
-}
-
-func imageOf(t testing.TB) string {
-	t.Helper()
-	host := engineHost(t)
-	image.once.Do(func() { image.name, image.err = importImage(host, "../../../cmd/agentserver", "agentserver") })
-	require.NoError(t, image.err)
-	return image.name
-}
-
-// importImage builds a static program and imports it as an image with that entry point.
-func importImage(host, source, name string) (string, error) {
-	dir, err := os.MkdirTemp("", "docker-image-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, name)
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, source)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(program))}); err != nil {
-		return "", err
-	}
-	if _, err := w.Write(program); err != nil {
-		return "", err
-	}
-	if err := w.Close(); err != nil {
-		return "", err
-	}
-	engine, err := client.New(client.WithHost(host))
-	if err != nil {
-		return "", err
-	}
-	defer engine.Close()
-	tag := "automation-test-" + name + ":latest"
-	source2 := client.ImageImportSource{Source: &archive, SourceName: "-"}
-	answer, err := engine.ImageImport(context.Background(), source2, tag, client.ImageImportOptions{Changes: []string{`ENTRYPOINT ["/` + name + `"]`}})
-	if err != nil {
-		return "", err
-	}
-	defer answer.Close()
-	_, err = io.Copy(io.Discard, answer)
-	return tag, err
-}
+// root is this tree as the tests of this package see it.
+const root = "../../.."
 
 // rig is a backend on the real engine with a data root and a deployment of its own.
 type rig struct {
@@ -107,7 +27,7 @@ type rig struct {
 func open(t testing.TB, change ...func(*Config)) *rig {
 	t.Helper()
 	c := Config{
-		Host: engineHost(t), Image: imageOf(t), Pull: PullNever, Suspend: SuspendStop, StopGraceSeconds: 10,
+		Host: dockerengine.Host(t), Image: dockerengine.Bare(t, root), Pull: PullNever, Suspend: SuspendStop, StopGraceSeconds: 10,
 		OnStart: OnStartAdopt, OnStop: OnStopStop, MemoryBytes: 256 << 20, CPUs: 2, Processes: 128,
 	}
 	for _, edit := range change {

@@ -1,0 +1,192 @@
+// Package dockerengine gives tests a Docker engine and images made without any registry: the agent server of this tree by
+// itself, or in a small root file system with a shell. Tests of the backend and of the built program use the same ones; it
+// imports nothing of ours.
+package dockerengine
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/moby/client"
+	"github.com/stretchr/testify/require"
+)
+
+// Variable names the engine of the tests. Nothing on it is touched but what the tests have made.
+const Variable = "TEST_DOCKER_HOST"
+
+// Host returns the engine's address. Without one the test is skipped, but in CI, where it fails.
+func Host(t testing.TB) string {
+	t.Helper()
+	host := os.Getenv(Variable)
+	if host == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(Variable + " is not set")
+		}
+		t.Skip(Variable + " is not set")
+	}
+	return host
+}
+
+// Client returns a client of the engine that is closed with the test.
+func Client(t testing.TB) *client.Client {
+	t.Helper()
+	engine, err := client.New(client.WithHost(Host(t)))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	return engine
+}
+
+// Image is a root file system as an image.
+type Image struct {
+	Name       string
+	Entrypoint string
+	Files      map[string]string // path in the image → file of this machine
+	Links      map[string]string // path in the image → target
+	once       sync.Once
+	err        error
+}
+
+// Make imports the image at the first call of a test binary and returns its name.
+func (i *Image) Make(t testing.TB) string {
+	t.Helper()
+	engine := Client(t)
+	i.once.Do(func() { i.err = i.load(engine) })
+	require.NoError(t, i.err)
+	return i.Name
+}
+
+// load streams the archive into the engine.
+func (i *Image) load(engine *client.Client) error {
+	archive, w := io.Pipe()
+	go func() { _ = w.CloseWithError(i.write(w)) }()
+	answer, err := engine.ImageImport(context.Background(), client.ImageImportSource{Source: archive, SourceName: "-"}, i.Name,
+		client.ImageImportOptions{Changes: []string{`ENTRYPOINT ["` + i.Entrypoint + `"]`, "ENV PATH=/usr/local/bin:/usr/bin:/bin"}})
+	if err != nil {
+		return fmt.Errorf("import image %s: %w", i.Name, err)
+	}
+	defer answer.Close()
+	if _, err := io.Copy(io.Discard, answer); err != nil {
+		return fmt.Errorf("import image %s: %w", i.Name, err)
+	}
+	return nil
+}
+
+// write writes the root file system as a tar archive.
+func (i *Image) write(to io.Writer) error {
+	w := tar.NewWriter(to)
+	for name, source := range i.Files {
+		if err := addFile(w, name, source); err != nil {
+			return err
+		}
+	}
+	for name, target := range i.Links {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: inArchive(name), Linkname: target}); err != nil {
+			return fmt.Errorf("archive %s: %w", name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return nil
+}
+
+func inArchive(name string) string { return strings.TrimPrefix(path.Clean(name), "/") }
+
+func addFile(w *tar.Writer, name, source string) error {
+	f, err := os.Open(source)
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil {
+		err = w.WriteHeader(&tar.Header{Name: inArchive(name), Mode: 0o755, Size: info.Size()})
+	}
+	if err == nil {
+		_, err = io.Copy(w, f)
+	}
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", name, err)
+	}
+	return nil
+}
+
+// program is a static build of one of this tree's commands, once for a test binary.
+type program struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+var agentServer program
+
+// AgentServer returns the path of the static agent server, built from root, the tree's folder as seen from the test.
+func AgentServer(t testing.TB, root string) string {
+	t.Helper()
+	agentServer.once.Do(func() {
+		dir, err := os.MkdirTemp("", "automation-image-") //nolint:usetesting // outlives the test that is first
+		if err != nil {
+			agentServer.err = err
+			return
+		}
+		agentServer.path = filepath.Join(dir, "agentserver")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agentServer.path, "./cmd/agentserver")
+		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+		var out bytes.Buffer
+		build.Stdout, build.Stderr = &out, &out
+		if err := build.Run(); err != nil {
+			agentServer.err = fmt.Errorf("build the agent server: %w: %s", err, out.String())
+		}
+	})
+	require.NoError(t, agentServer.err)
+	return agentServer.path
+}
+
+var bare, withShell Image
+
+// Bare is an image of the agent server and nothing else.
+func Bare(t testing.TB, root string) string {
+	t.Helper()
+	Host(t)
+	bare.Name, bare.Entrypoint = "automation-test:bare", "/agentserver"
+	bare.Files = map[string]string{"/agentserver": AgentServer(t, root)}
+	return bare.Make(t)
+}
+
+// busybox is where Debian's static one is.
+const busybox = "/bin/busybox"
+
+// applets are the programs that boxes find in an image with a shell.
+var applets = []string{
+	"ash", "cat", "chmod", "cp", "date", "dd", "du", "echo", "env", "find", "grep", "gzip", "head", "id", "kill", "ln", "ls",
+	"mkdir", "mv", "ps", "pwd", "rm", "sed", "sh", "sleep", "sort", "tail", "tar", "test", "touch", "tr", "true", "wc", "wget",
+}
+
+// WithShell is an image of the agent server and a shell with the usual programs, as static files.
+func WithShell(t testing.TB, root string) string {
+	t.Helper()
+	Host(t)
+	if _, err := os.Stat(busybox); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(busybox + " is not installed")
+		}
+		t.Skip(busybox + " is not installed: Debian's busybox-static")
+	}
+	withShell.Name, withShell.Entrypoint = "automation-test:shell", "/agentserver"
+	withShell.Files = map[string]string{"/agentserver": AgentServer(t, root), busybox: busybox}
+	withShell.Links = map[string]string{}
+	for _, name := range applets {
+		withShell.Links["/bin/"+name] = "busybox"
+	}
+	return withShell.Make(t)
+}
