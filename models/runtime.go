@@ -235,19 +235,6 @@ func (s *Store) CountAwake(ctx context.Context, ids []uuid.UUID) (int, error) {
 	return int(n), nil
 }
 
-// RecordHeld stores why an idle box was left awake, "" for no reason any more: one of the words that GET /runtimes shows as
-// not_evictable_because.
-func (s *Store) RecordHeld(ctx context.Context, boxID uuid.UUID, because string) error {
-	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
-			Set("held_because = ?", because).Where("id = ?", boxID).Where("held_because <> ?", because).Exec(ctx)
-		if err != nil {
-			return fmt.Errorf("record why box %s is held: %w", boxID, err)
-		}
-		return nil
-	})
-}
-
 // NudgeUnlike has the settler look at a box whose provider tells that it is now in state, where the row says otherwise and
 // nobody works on it; false when the row agrees or is not ours to look at.
 func (s *Store) NudgeUnlike(ctx context.Context, boxID uuid.UUID, state Observed) (bool, error) {

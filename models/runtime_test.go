@@ -169,13 +169,13 @@ func TestNudgeUnlike_LooksOnlyWhereTheRowSaysOtherwise(t *testing.T) {
 	})
 }
 
-func TestRecordHeld(t *testing.T) {
+func TestWhyARuntimeIsHeldIsShownWithIt(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		r := open(t, s, wanted())
-		require.NoError(t, s.RecordHeld(t.Context(), r.Box.ID, "agent_running"))
+		require.NoError(t, s.HoldIdle(t.Context(), r.Box.ID, models.HeldAgent, s.Now(), ""))
 		r, err := s.Runtime(t.Context(), r.OrgID, r.ConversationID)
 		require.NoError(t, err)
-		require.Equal(t, "agent_running", r.Box.HeldBecause)
+		require.Equal(t, models.HeldAgent, r.Box.HeldBecause)
 		of, err := s.RuntimeOfBox(t.Context(), r.Box.ID)
 		require.NoError(t, err)
 		require.Equal(t, r.ConversationID, of.ConversationID)

@@ -102,10 +102,6 @@ func dueBoxes(db bun.IDB, places []Place, now time.Time, hold time.Duration) *bu
 		OrderExpr("r.sandbox_cleanup_due_at, s.id")
 }
 
-func liveAttachments(db bun.IDB, now time.Time) *bun.SelectQuery {
-	return db.NewSelect().Model((*attachment)(nil)).ColumnExpr("1").Where("t.sandbox_id = s.id").Where("t.until > ?", now)
-}
-
 // stillDueTx locks boxes whose runs are locked, and returns, in the order given, those that nobody kept, ordered deleted or
 // attached to before the lock was had.
 func (s *Store) stillDueTx(ctx context.Context, tx bun.IDB, due []dueBox, now time.Time) ([]uuid.UUID, error) {

@@ -81,7 +81,7 @@ func TestWhatTheSweepLeavesAloneTakesNoPlaceInAPass(t *testing.T) {
 			"the run still runs":      seed(t, s, past, func(f *seeded) { f.Run.Status = models.RunRunning }),
 			"attached":                seed(t, s, past),
 		}
-		require.NoError(t, s.Attach(ctx, left["attached"].Box.ID, uuid.New(), now.Add(time.Hour)))
+		require.NoError(t, attach(ctx, s, left["attached"].Box.ID, uuid.New(), now.Add(time.Hour)))
 		swept := seed(t, s, due(now.Add(-time.Second)))
 		before := make(map[string]*models.Sandbox)
 		for name, f := range left {
@@ -105,13 +105,13 @@ func TestAnAttachmentHoldsABoxForAnHourPastDueAtMost(t *testing.T) {
 		ctx, process := t.Context(), uuid.New()
 		f := seed(t, s, due(s.Now()))
 		gone := seed(t, s, due(s.Now()))
-		require.NoError(t, s.Attach(ctx, f.Box.ID, process, s.Now().Add(90*time.Second)))
-		require.NoError(t, s.Attach(ctx, gone.Box.ID, process, s.Now().Add(90*time.Second)))
-		require.NoError(t, s.Detach(ctx, gone.Box.ID, process))
+		require.NoError(t, attach(ctx, s, f.Box.ID, process, s.Now().Add(90*time.Second)))
+		require.NoError(t, attach(ctx, s, gone.Box.ID, process, s.Now().Add(90*time.Second)))
+		require.NoError(t, detach(ctx, s, gone.Box.ID, process))
 		require.Equal(t, []uuid.UUID{gone.Box.ID}, sweep(t, s, 10))
 		for range 119 {
 			clock.Advance(30 * time.Second)
-			require.NoError(t, s.Attach(ctx, f.Box.ID, process, s.Now().Add(90*time.Second)), "renewed")
+			require.NoError(t, attach(ctx, s, f.Box.ID, process, s.Now().Add(90*time.Second)), "renewed")
 		}
 		require.Empty(t, sweep(t, s, 10), "59 and a half minutes past due")
 		sameTime(t, *f.Run.CleanupDueAt, stamp(t, s, f))
@@ -124,7 +124,7 @@ func TestAnAttachmentOfAProcessThatDiedRunsOut(t *testing.T) {
 	clock := modelstest.NewClock()
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		f := seed(t, s, due(s.Now()))
-		require.NoError(t, s.Attach(t.Context(), f.Box.ID, uuid.New(), s.Now().Add(90*time.Second)))
+		require.NoError(t, attach(t.Context(), s, f.Box.ID, uuid.New(), s.Now().Add(90*time.Second)))
 		require.Empty(t, sweep(t, s, 10))
 		clock.Advance(90 * time.Second)
 		require.Equal(t, []uuid.UUID{f.Box.ID}, sweep(t, s, 10))
@@ -230,11 +230,11 @@ func TestNextDueAtIsTheEarliestStampThereIsWorkFor(t *testing.T) {
 		seed(t, s, func(f *seeded) { f.Box.Backend = "acme" })
 		seed(t, s, work(now))
 		attached := seed(t, s)
-		require.NoError(t, s.Attach(ctx, attached.Box.ID, uuid.New(), now.Add(time.Hour)))
+		require.NoError(t, attach(ctx, s, attached.Box.ID, uuid.New(), now.Add(time.Hour)))
 		require.Nil(t, next(), "or a janitor would never sleep")
 		future := seed(t, s, due(now.Add(2*time.Hour)))
 		sameTime(t, now.Add(2*time.Hour), next())
-		require.NoError(t, s.Attach(ctx, future.Box.ID, uuid.New(), now.Add(time.Hour)))
+		require.NoError(t, attach(ctx, s, future.Box.ID, uuid.New(), now.Add(time.Hour)))
 		sameTime(t, now.Add(2*time.Hour), next())
 		f := seed(t, s)
 		sameTime(t, *f.Run.CleanupDueAt, next())

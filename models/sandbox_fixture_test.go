@@ -188,3 +188,18 @@ func whats(t *testing.T, s *models.Store, id uuid.UUID) []string {
 	}
 	return all
 }
+
+// attach attaches a process to a box as it is now.
+func attach(ctx context.Context, s *models.Store, box, process uuid.UUID, until time.Time) error {
+	_, err := s.Attach(ctx, box, process, until)
+	return err
+}
+
+// detach ends what attach did in the box's present start.
+func detach(ctx context.Context, s *models.Store, box, process uuid.UUID) error {
+	b, err := s.Sandbox(ctx, uuid.Nil, box)
+	if err == nil {
+		_, err = s.Detach(ctx, box, process, b.Incarnation(), s.Now())
+	}
+	return err
+}

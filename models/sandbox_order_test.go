@@ -55,7 +55,7 @@ func TestDeletedIsFinal(t *testing.T) {
 		require.ErrorIs(t, s.Keep(ctx, f.Box.ID, "user:ana", "why"), models.ErrDeletionOrdered)
 		_, err := s.Unkeep(ctx, f.Box.ID, time.Hour, "user:ana")
 		require.ErrorIs(t, err, models.ErrDeletionOrdered)
-		require.ErrorIs(t, s.Attach(ctx, f.Box.ID, uuid.New(), s.Now().Add(time.Minute)), models.ErrDeletionOrdered)
+		require.ErrorIs(t, attach(ctx, s, f.Box.ID, uuid.New(), s.Now().Add(time.Minute)), models.ErrDeletionOrdered)
 		require.Equal(t, before, box(t, s, f.Box.ID))
 		require.Equal(t, []string{"ordered"}, whats(t, s, f.Box.ID))
 	})
@@ -67,7 +67,7 @@ func TestOrderOfAnUnknownBoxIsNotFound(t *testing.T) {
 		require.ErrorIs(t, s.Order(ctx, id, models.WantDeleted, "janitor", "due"), models.ErrNotFound)
 		require.ErrorIs(t, s.Extend(ctx, id, s.Now(), "user:ana"), models.ErrNotFound)
 		require.ErrorIs(t, s.Keep(ctx, id, "user:ana", ""), models.ErrNotFound)
-		require.ErrorIs(t, s.Attach(ctx, id, uuid.New(), s.Now()), models.ErrNotFound)
+		require.ErrorIs(t, attach(ctx, s, id, uuid.New(), s.Now()), models.ErrNotFound)
 	})
 }
 

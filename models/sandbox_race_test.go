@@ -89,7 +89,7 @@ func TestAttachRacingTheSweepIsEitherAttachedOrSwept(t *testing.T) {
 		for range rounds {
 			f := seed(t, s)
 			swept, err := against(t, s, f.Box.ID, func() error {
-				return s.Attach(t.Context(), f.Box.ID, uuid.New(), s.Now().Add(90*time.Second))
+				return attach(t.Context(), s, f.Box.ID, uuid.New(), s.Now().Add(90*time.Second))
 			})
 			if swept {
 				require.ErrorIs(t, err, models.ErrDeletionOrdered)

@@ -217,7 +217,7 @@ func TestBR_05_ABoxIsDeletedOnlyWhenEveryIdentityIsGone(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		ctx := t.Context()
 		f := seed(t, s, work(s.Now()), named("sbx-1"), named("sbx-2"))
-		require.NoError(t, s.Attach(ctx, seed(t, s).Box.ID, uuid.New(), s.Now().Add(time.Hour)))
+		require.NoError(t, attach(ctx, s, seed(t, s).Box.ID, uuid.New(), s.Now().Add(time.Hour)))
 		c := claim(t, s)
 		deleted := func(release bool) *models.Sandbox {
 			st := step(c, "delete")

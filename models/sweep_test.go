@@ -83,7 +83,7 @@ func TestAPlanIsAppliedExactlyWhereItIsStillTrue(t *testing.T) {
 		require.NoError(t, s.Extend(ctx, moved.Box.ID, now.Add(time.Hour), "user:you"))
 		require.NoError(t, s.Order(ctx, gone.Box.ID, models.WantDeleted, "user:you", "by hand"))
 		for _, f := range []seeded{inside, overdue} {
-			require.NoError(t, s.Attach(ctx, f.Box.ID, uuid.New(), now.Add(time.Hour)))
+			require.NoError(t, attach(ctx, s, f.Box.ID, uuid.New(), now.Add(time.Hour)))
 		}
 
 		done, err := s.ApplySweep(ctx, org, w.ID, "user:me", hold)
@@ -104,7 +104,7 @@ func TestAPlanIsAppliedExactlyWhereItIsStillTrue(t *testing.T) {
 		}
 		require.Equal(t, "user:you", box(t, s, gone.Box.ID).OrderedBy)
 
-		require.NoError(t, s.Detach(ctx, inside.Box.ID, uuid.New()))
+		require.NoError(t, detach(ctx, s, inside.Box.ID, uuid.New()))
 		again, err := s.ApplySweep(ctx, org, w.ID, "user:other", hold)
 		require.NoError(t, err)
 		require.Equal(t, done, again, "a second apply answers the first result and changes nothing")

@@ -12,14 +12,7 @@ const preflightFor = "600"
 // cors tells browsers whose pages may read the answers (contract section 1). A request with a key, or a preflight for one, is
 // open to every page, for no browser sends a key by itself; cookies are let in from the configured origins only.
 func (s *server) cors(next http.Handler) http.Handler {
-	origins := s.Config.HTTP.CORSOrigins
-	if len(origins) == 0 {
-		origins = []string{s.Config.Sandbox.APIBaseURL}
-	}
-	allowed := make([]string, len(origins))
-	for i, o := range origins {
-		allowed[i] = strings.TrimRight(o, "/")
-	}
+	allowed := s.origins()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
 		if origin == "" {
@@ -48,6 +41,19 @@ func (s *server) cors(next http.Handler) http.Handler {
 		w.Header().Set("Access-Control-Max-Age", preflightFor)
 		answerPreflight(w, fine)
 	})
+}
+
+// origins are the configured ones, whose pages may use session cookies.
+func (s *server) origins() []string {
+	configured := s.Config.HTTP.CORSOrigins
+	if len(configured) == 0 {
+		configured = []string{s.Config.Sandbox.APIBaseURL}
+	}
+	allowed := make([]string, len(configured))
+	for i, o := range configured {
+		allowed[i] = strings.TrimRight(o, "/")
+	}
+	return allowed
 }
 
 // withKey reports whether a request shows an API key, or is the preflight of one that will.

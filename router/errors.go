@@ -100,6 +100,11 @@ func badGateway(message string) error {
 	return &problem{status: http.StatusBadGateway, code: "sandbox_agent_failed", message: message}
 }
 
+// sandboxArchived says that a box is gone for good, as everybody wanted.
+func sandboxArchived(message string) error {
+	return &problem{status: http.StatusGone, code: "sandbox_archived", message: message}
+}
+
 // unavailable says that retrying after a while helps.
 func unavailable(code, message string, after time.Duration) *problem {
 	return &problem{status: http.StatusServiceUnavailable, code: code, message: message, retryAfter: after}

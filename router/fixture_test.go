@@ -127,19 +127,27 @@ type door struct {
 	wait     bool // never answers
 	entered  atomic.Int64
 	left     atomic.Int64
+	doubts   atomic.Int64
+	onDoubt  func()
+	closing  context.Context
 	mu       sync.Mutex
 	who      string
 	box, org uuid.UUID
 }
 
-func (d *door) Attach(context.Context, uuid.UUID) (func(), error) {
+func (d *door) Enter(ctx context.Context, read *models.Sandbox, who string) (*models.Sandbox, func(), error) {
 	d.entered.Add(1)
-	return func() { d.left.Add(1) }, nil
+	b, err := d.enter(ctx, read, who)
+	if err != nil {
+		d.left.Add(1)
+		return nil, nil, err
+	}
+	return b, func() { d.left.Add(1) }, nil
 }
 
-func (d *door) Enter(ctx context.Context, org, box uuid.UUID, who string) (*models.Sandbox, error) {
+func (d *door) enter(ctx context.Context, read *models.Sandbox, who string) (*models.Sandbox, error) {
 	d.mu.Lock()
-	d.box, d.org, d.who = box, org, who
+	d.box, d.org, d.who = read.ID, read.OrgID, who
 	d.mu.Unlock()
 	if d.wait {
 		<-ctx.Done()
@@ -148,12 +156,21 @@ func (d *door) Enter(ctx context.Context, org, box uuid.UUID, who string) (*mode
 	if d.err != nil {
 		return nil, d.err
 	}
-	b, err := d.store.Sandbox(ctx, org, box)
+	b, err := d.store.Sandbox(ctx, read.OrgID, read.ID)
 	if err == nil {
 		b.URL, b.SessionKey = d.url, d.key
 	}
 	return b, err
 }
+
+func (d *door) Doubt(uuid.UUID) {
+	d.doubts.Add(1)
+	if d.onDoubt != nil {
+		d.onDoubt()
+	}
+}
+
+func (d *door) OnClose(f func()) func() bool { return context.AfterFunc(d.closing, f) }
 
 var _ router.Access = (*sandbox.Access)(nil)
 
@@ -191,7 +208,7 @@ func once(t *testing.T, test func(t *testing.T, w *world), edit ...func(*router.
 
 func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...func(*router.Deps)) *world {
 	t.Helper()
-	w := &world{t: t, store: s, clock: clock, blob: &memory{files: map[string][]byte{}}, door: &door{store: s}, logs: &bytes.Buffer{}}
+	w := &world{t: t, store: s, clock: clock, blob: &memory{files: map[string][]byte{}}, door: &door{store: s, closing: t.Context()}, logs: &bytes.Buffer{}}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	settings := config.Default(t.TempDir())

@@ -3,11 +3,13 @@ package router
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,22 +29,41 @@ func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
-		MaxIdleConnsPerHost: 4,
+		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     15 * time.Second,
 	}
 }
 
-// proxySandbox is ANY /v1/sandboxes/{id}/proxy/{path}: a request into the box with the caller's login. The box is resumed, and
-// is attached until the answer has ended. The caller's credentials stay here and the box's key stays inside.
+// proxySandbox is ANY /v1/sandboxes/{id}/proxy/{path}: a request, a stream or a WebSocket into the box with the caller's login.
+// The box is resumed, and is held until the answer has ended. The caller's credentials stay here and the box's key stays inside.
 func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
 	b, err := s.managed(r, who)
 	if err != nil {
 		return err
 	}
 	rest, err := s.proxyPath(r)
+	if err == nil {
+		err = s.sameSite(r)
+	}
 	if err != nil {
 		return err
 	}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &steady{ReadCloser: r.Body, control: http.NewResponseController(w), within: s.bodyWithin()}
+	}
+	err = s.pass(w, r, b, rest, who)
+	if isDial(err) { // nothing was sent: the box went to sleep, or died, since it was last asked
+		s.Access.Doubt(b.ID)
+		err = s.pass(w, r, b, rest, who)
+	}
+	if isDial(err) {
+		return unavailable("sandbox_agent_unavailable", "The sandbox does not answer", 5*time.Second)
+	}
+	return err
+}
+
+// pass enters the box and passes the request on. An error that isDial says that there was nobody to take it.
+func (s *server) pass(w http.ResponseWriter, r *http.Request, b *models.Sandbox, rest string, who Caller) error {
 	b, leave, err := s.enter(r.Context(), b, who)
 	if err != nil {
 		return err
@@ -59,29 +80,39 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 	return s.forward(w, r, target, rest, b.SessionKey)
 }
 
-// enter attaches the caller to the box, before it is woken so that nothing suspends it in between, and returns it as it runs.
-// leave is called once, when the caller has left.
+// enter lets the caller into the box, which is resumed where needed and held until leave is called, once.
 func (s *server) enter(ctx context.Context, b *models.Sandbox, who Caller) (inside *models.Sandbox, leave func(), err error) {
-	if b.Desired == models.WantDeleted {
+	switch {
+	case b.Observed == models.SeenDeleted:
+		return nil, nil, sandboxArchived("The sandbox was deleted; what is kept of it can still be read")
+	case b.Desired == models.WantDeleted:
 		return nil, nil, models.ErrDeletionOrdered
-	}
-	if b.Observed == models.SeenDeleted || b.Observed == models.SeenMissing {
+	case b.Observed == models.SeenMissing:
 		return nil, nil, sandbox.ErrGone
 	}
 	waiting, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
-	if leave, err = s.Access.Attach(waiting, b.ID); err != nil {
-		return nil, nil, err
-	}
-	if inside, err = s.Access.Enter(waiting, who.OrgID, b.ID, who.name()); err == nil {
+	if inside, leave, err = s.Access.Enter(waiting, b, who.name()); err == nil {
 		return inside, leave, nil
 	}
-	leave()
 	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 	if late || errors.Is(err, sandbox.ErrNotReady) || errors.Is(err, sandbox.ErrUnreachable) {
 		err = unavailable("sandbox_starting", "The sandbox is still starting", 5*time.Second)
 	}
 	return nil, nil, err
+}
+
+// sameSite refuses what a page of another site had the caller's browser send: it sends cookies by itself, and no rule of CORS
+// holds for WebSockets and plain forms.
+func (s *server) sameSite(r *http.Request) error {
+	origin := r.Header.Get("Origin")
+	if origin == "" || withKey(r, false) || slices.Contains(s.origins(), origin) {
+		return nil
+	}
+	if from, err := url.Parse(origin); err == nil && from.Host != "" && strings.EqualFold(from.Host, r.Host) {
+		return nil
+	}
+	return forbidden("Pages of this origin may not use a session cookie here")
 }
 
 // proxyPath is what follows …/proxy, still escaped. Dot segments are refused: the box may share its host with others, told
@@ -103,62 +134,95 @@ func (s *server) proxyPath(r *http.Request) (string, error) {
 }
 
 // withheld are the caller's headers that a box does not see.
-var withheld = []string{"Authorization", "Cookie", "X-Session-Api-Key", "X-Org-Id", "Upgrade", "Forwarded"}
+var withheld = []string{"Authorization", "Cookie", "X-Session-Api-Key", "X-Org-Id", "Forwarded"}
 
-// forward sends the request to the box and streams its answer.
+// forward sends the request to the box and streams its answer, or joins the two ends of a WebSocket. An error that isDial means
+// that nothing was sent.
 func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL, rest, key string) error {
 	var failed error
+	upgraded := false
 	prefix := strings.TrimSuffix(r.URL.EscapedPath(), rest)
 	through := &httputil.ReverseProxy{
 		Transport:     s.transport,
 		FlushInterval: -1, // whatever comes is passed on at once
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host = target.Scheme, target.Host
-			p.Out.URL.RawPath = strings.TrimRight(target.EscapedPath(), "/") + rest
-			p.Out.URL.Path, _ = url.PathUnescape(p.Out.URL.RawPath) // proxyPath has checked it
-			p.Out.Host = ""
-			for _, name := range withheld {
-				p.Out.Header.Del(name)
-			}
-			if key != "" {
-				p.Out.Header.Set("X-Session-API-Key", key)
-			}
-		},
+		BufferPool:    buffers,
+		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, target, rest, key) },
 		ModifyResponse: func(answer *http.Response) error {
 			if isUnauthorized(answer.StatusCode) {
 				return errors.New("the box refused its key")
 			}
-			answer.Header.Del("Set-Cookie")
-			answer.Header.Del("X-Session-Api-Key")
-			for name := range answer.Header { // who may read it is said by us
-				if strings.HasPrefix(name, "Access-Control-") {
-					answer.Header.Del(name)
-				}
-			}
+			clean(answer.Header)
 			moveLocation(answer.Header, target, prefix)
+			if both, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
+				answer.Body, upgraded = slim{both}, true
+			}
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
 	}
-	body := &steady{ReadCloser: r.Body, control: http.NewResponseController(w), within: s.bodyWithin()}
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = body
-	}
-	through.ServeHTTP(w, r)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer s.Access.OnClose(cancel)() // a WebSocket has no end of its own
+	through.ServeHTTP(w, r.WithContext(ctx))
+	body, _ := r.Body.(*steady)
 	switch {
 	case failed == nil:
+		if rec, ok := w.(*recorder); ok && upgraded {
+			rec.status = http.StatusSwitchingProtocols
+		}
 		return nil
-	case body.stalled.Load():
+	case body != nil && body.stalled.Load():
 		return tooSlow(s.bodyWithin())
 	case r.Context().Err() != nil:
 		return r.Context().Err()
 	case isDial(failed):
-		return unavailable("sandbox_agent_unavailable", "The sandbox does not answer", 5*time.Second)
+		return failed
 	}
 	s.log.WarnContext(r.Context(), "proxy into a box failed", "request_id", requestID(r),
 		"workspace_id", chi.URLParam(r, "id"), "error", failed)
 	return badGateway("The sandbox broke off or refused its key")
+}
+
+// rewrite makes of a caller's request the one that the box gets. Only WebSockets may change the protocol.
+func rewrite(p *httputil.ProxyRequest, target *url.URL, rest, key string) {
+	p.Out.URL.Scheme, p.Out.URL.Host = target.Scheme, target.Host
+	p.Out.URL.RawPath = strings.TrimRight(target.EscapedPath(), "/") + rest
+	p.Out.URL.Path, _ = url.PathUnescape(p.Out.URL.RawPath) // proxyPath has checked it
+	p.Out.URL.RawQuery = withoutKey(p.In.URL.RawQuery)
+	p.Out.Host = ""
+	for _, name := range withheld {
+		p.Out.Header.Del(name)
+	}
+	if !strings.EqualFold(p.Out.Header.Get("Upgrade"), "websocket") || p.In.Method != http.MethodGet {
+		p.Out.Header.Del("Upgrade")
+		p.Out.Header.Del("Connection")
+	}
+	if key != "" {
+		p.Out.Header.Set("X-Session-API-Key", key)
+	}
+}
+
+// withoutKey leaves a credential out of a query, which is otherwise passed on as it is: agent servers take one there for
+// WebSockets, and it would be the caller's.
+func withoutKey(query string) string {
+	var kept []string
+	for pair := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err != nil || !strings.EqualFold(plain, "session_api_key") {
+			kept = append(kept, pair)
+		}
+	}
+	return strings.Join(kept, "&")
+}
+
+// clean takes out of a box's answer what only we say, and its key.
+func clean(h http.Header) {
+	for name := range h { // who may read it is said by us
+		if strings.HasPrefix(name, "Access-Control-") || name == "Set-Cookie" || name == "X-Session-Api-Key" {
+			h.Del(name)
+		}
+	}
 }
 
 func isDial(err error) bool {

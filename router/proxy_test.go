@@ -137,7 +137,7 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 			status int
 			code   string
 		}{
-			models.ErrDeletionOrdered: {409, "deletion_ordered"}, sandbox.ErrGone: {409, "sandbox_gone"},
+			models.ErrDeletionOrdered: {409, "deletion_ordered"}, sandbox.ErrGone: {410, "sandbox_gone"},
 			sandbox.ErrNotReady: {503, "sandbox_starting"}, sandbox.ErrUnreachable: {503, "sandbox_starting"},
 			context.DeadlineExceeded: {503, "sandbox_starting"},
 		} {
@@ -162,13 +162,86 @@ func TestProxySaysWhyItCannot(t *testing.T) {
 		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-alice", "GET", sandboxPath(box, "/proxy/cut"), nil), 502))
 		server.Close()
 		require.Equal(t, "sandbox_agent_unavailable", code(w.call("tok-alice", "GET", path, nil), 503))
+		require.EqualValues(t, 1, w.door.doubts.Load(), "after the box was asked whether it is there")
 		w.door.url = ""
 		require.Equal(t, "sandbox_agent_failed", code(w.call("tok-alice", "GET", path, nil), 502))
 		require.Equal(t, w.door.entered.Load(), w.door.left.Load(), "each way that was opened was left")
 
 		modelstest.Set(t, w.store, box, "observed = ?", models.SeenMissing)
-		require.Equal(t, "sandbox_gone", code(w.call("tok-alice", "GET", path, nil), 409))
+		require.Equal(t, "sandbox_gone", code(w.call("tok-alice", "GET", path, nil), 410))
+		modelstest.Set(t, w.store, box, "desired = ?", models.WantDeleted)
+		require.Equal(t, "deletion_ordered", code(w.call("tok-alice", "GET", path, nil), 409))
+		modelstest.Set(t, w.store, box, "observed = ?", models.SeenDeleted)
+		require.Equal(t, "sandbox_archived", code(w.call("tok-alice", "GET", path, nil), 410))
 	})
+}
+
+// Fault: the box went to sleep after it was last asked. Nothing was sent, so that the request, with its body, is sent again.
+func TestProxySendsAgainWhatNobodyTook(t *testing.T) {
+	once(t, func(t *testing.T, w *world) {
+		var sent string
+		server := w.boxServer(func(_ http.ResponseWriter, r *http.Request) { sent = bodyOf(r) })
+		_, box := w.finished()
+		w.door.url = closedPort(t)
+		w.door.onDoubt = func() { w.door.url = server.URL } // it was woken
+		got := w.call("tok-alice", "POST", sandboxPath(box, "/proxy/x"), strings.NewReader("payload"))
+		require.Equal(t, 200, got.Code, got.Body)
+		require.Equal(t, "payload", sent)
+		require.EqualValues(t, 2, w.door.left.Load())
+	})
+}
+
+// closedPort is the address of a server that is gone.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.NotFoundHandler())
+	s.Close()
+	return s.URL
+}
+
+func TestProxyKeepsACallersKeyOutOfTheBox(t *testing.T) {
+	once(t, func(t *testing.T, w *world) {
+		var uri string
+		w.boxServer(func(_ http.ResponseWriter, r *http.Request) { uri = r.RequestURI })
+		_, box := w.finished()
+		for query, want := range map[string]string{
+			"?a=1&session_api_key=tok-alice&b=%2F": "?a=1&b=%2F", "?session%5Fapi%5Fkey=tok-alice": "", "?a=session_api_key": "?a=session_api_key",
+			"?resend_mode=all": "?resend_mode=all", "?a=%zz": "?a=%zz",
+		} {
+			require.Equal(t, 200, w.call("tok-alice", "GET", sandboxPath(box, "/proxy/x"+query), nil).Code, query)
+			require.Equal(t, "/x"+want, uri)
+		}
+	})
+}
+
+// Fault: a page of another site has the browser of a logged-in person send a form, or open a WebSocket, into the box.
+func TestProxyRefusesPagesOfOtherSitesThatUseACookie(t *testing.T) {
+	once(t, func(t *testing.T, w *world) {
+		reached := 0
+		w.boxServer(func(http.ResponseWriter, *http.Request) { reached++ })
+		_, box := w.finished()
+		path := sandboxPath(box, "/proxy/x")
+		w.deps.Cloud = cookies{}
+		w.deps.Config.HTTP.CORSOrigins = []string{"https://app.test"}
+		w.handler = router.New(w.deps)
+		for origin, want := range map[string]int{
+			"https://evil.test": 403, "null": 403, "https://app.test": 200, "http://example.com": 200, "": 200,
+		} {
+			require.Equal(t, want, w.call("", "POST", path, nil, "Cookie", "openhands_auth=alices", "Origin", origin).Code, origin)
+		}
+		require.Equal(t, 200, w.call("tok-alice", "POST", path, nil, "Origin", "https://evil.test").Code, "no browser sends a key by itself")
+		require.Equal(t, 4, reached)
+	})
+}
+
+// cookies are alice's.
+type cookies struct{ people }
+
+func (cookies) Verify(ctx context.Context, c router.Credential) (router.Caller, error) {
+	if c.Cookie != "" {
+		c = router.Credential{Key: "tok-alice"}
+	}
+	return people{}.Verify(ctx, c)
 }
 
 // Fault: a caller that goes away must not keep the box attached.

@@ -33,13 +33,21 @@ type Blob interface {
 
 // Access lets requests into boxes; *sandbox.Access is one.
 type Access interface {
-	// Attach holds the box until detach is called: nothing suspends or sweeps it meanwhile. models.ErrDeletionOrdered when its
-	// deletion is decided.
-	Attach(ctx context.Context, boxID uuid.UUID) (detach func(), err error)
-	// Enter returns the box once its agent server answers. One that does not run is ordered running in the name of who
-	// ("user:<id>"), and the access is recorded. models.ErrDeletionOrdered, sandbox.ErrGone, or sandbox.ErrNotReady when it
-	// does not answer in time.
-	Enter(ctx context.Context, orgID, boxID uuid.UUID, who string) (*models.Sandbox, error)
+	// Enter lets a caller into a box that was just read, and returns it once its agent server answers. One that does not run is
+	// ordered running in the name of who ("user:<id>"). The access is recorded, and nothing suspends or sweeps the box until
+	// leave is called, once. models.ErrDeletionOrdered when its deletion is decided, sandbox.ErrGone, or sandbox.ErrNotReady
+	// when it does not answer in time.
+	Enter(ctx context.Context, box *models.Sandbox, who string) (inside *models.Sandbox, leave func(), err error)
+	// Doubt has the next Enter ask the box, which took no connection.
+	Doubt(boxID uuid.UUID)
+	// OnClose has f called when whoever is inside must leave, unless it is forgotten before.
+	OnClose(f func()) (forget func() bool)
+}
+
+// Exports takes the history out of a box that runs; *sandbox.Exporter does.
+type Exports interface {
+	// Export stores it, and returns nil where the box has no conversation.
+	Export(ctx context.Context, b *models.Sandbox, conversation string) (*models.Export, error)
 }
 
 // Nudges wake the duties that have work after a request. A nil one is not called.
@@ -57,6 +65,13 @@ type Backends struct {
 	NewRuns    string   // new runs are started on; "" in local mode
 }
 
+// Runtimes says where conversations get a box of their own.
+type Runtimes struct {
+	Place models.Place // of new ones; zero in local mode, which has none
+	// Workspace checks a caller's own checkout and returns its real path; nil: boxes have only workspaces of their own.
+	Workspace func(path string) (string, error)
+}
+
 // Deps are what the routes need.
 type Deps struct {
 	Store  *models.Store
@@ -64,13 +79,10 @@ type Deps struct {
 	Blob   Blob
 	Access Access
 	Nudge  Nudges
-
-// Runtimes says where conversations get a box of their own.
-type Runtimes struct {
-	Place models.Place // of new ones; zero in local mode, which has none
-	// Workspace checks a caller's own checkout and returns its real path; nil: boxes have only workspaces of their own.
-	Workspace func(path string) (string, error)
-}
+	// Runtimes are the boxes of conversations.
+	Runtimes Runtimes
+	// Exports makes exports by hand.
+	Exports Exports
 
 	// LocalKey logs the local user in (design section 11); empty: nobody. Cloud checks every other credential; nil: there is
 	// none. With neither, nothing but the probes answers (S0-156).
@@ -79,10 +91,6 @@ type Runtimes struct {
 
 	// Settings are what decisions about boxes depend on.
 	Settings sandbox.Settings
-	// Runtimes are the boxes of conversations.
-	Runtimes Runtimes
-	// Exports makes exports by hand.
-	Exports Exports
 	// Capabilities returns what a backend can do, configured or not.
 	Capabilities func(backend string) sandbox.Capabilities
 

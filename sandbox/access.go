@@ -21,10 +21,11 @@ var ErrNotReady = errors.New("box is not ready")
 const (
 	readyAfterWake = 20 * time.Second // for the agent server to answer once its box runs
 	wakeWithin     = 90 * time.Second // for a suspended box to run
-	touchEvery     = 5 * time.Second
-	attachFor      = 90 * time.Second
-	attachRenew    = 30 * time.Second
+	askEvery       = 5 * time.Second  // for how long an answer of the agent server counts
+	leaveWithin    = 5 * time.Second  // for who is inside when the service stops
 )
+
+var errStopping = fmt.Errorf("%w: the service is stopping", ErrNotReady)
 
 // AccessConfig is what Access works with.
 type AccessConfig struct {
@@ -35,25 +36,28 @@ type AccessConfig struct {
 }
 
 // Access lets requests into boxes: it resumes a suspended one, once however many callers come, records the access, and holds
-// the box while something is attached. Close it after the last caller.
+// the box while somebody is inside. What it does is about one start of a box; see hold. Close it before the Store.
 type Access struct {
 	AccessConfig
 	process uuid.UUID
 	running context.Context
 	stop    context.CancelFunc
-	wakes   sync.WaitGroup
+	tasks   sync.WaitGroup
 
-	mu       sync.Mutex
-	closed   bool
-	waking   map[uuid.UUID]*waking
-	attached map[uuid.UUID]*attachment
+	mu     sync.Mutex
+	closed bool
+	waking map[uuid.UUID]*waking
+	holds  map[uuid.UUID]*hold // of the newest start that somebody here came in at
+	users  int                 // of all holds
+	empty  chan struct{}       // closed when the last has left after Close
 }
 
 // waking is one wake-up that all callers of this process share.
 type waking struct {
-	done chan struct{}
-	box  *models.Sandbox
-	err  error
+	done    chan struct{}
+	changed chan struct{} // the row may be another now
+	box     *models.Sandbox
+	err     error
 }
 
 // NewAccess returns an Access of this process.
@@ -64,67 +68,116 @@ func NewAccess(c AccessConfig) *Access {
 	if c.Wake == nil {
 		c.Wake = func(models.Place) {}
 	}
-	a := &Access{AccessConfig: c, process: uuid.New(), waking: map[uuid.UUID]*waking{}, attached: map[uuid.UUID]*attachment{}}
+	a := &Access{
+		AccessConfig: c, process: uuid.New(), waking: map[uuid.UUID]*waking{}, holds: map[uuid.UUID]*hold{}, empty: make(chan struct{}),
+	}
 	a.running, a.stop = context.WithCancel(context.Background())
+	a.tasks.Go(a.keep)
 	return a
 }
 
-// Close ends waits for boxes to wake, and waits for what it started. Attachments are ended by their owners before.
+// OnClose has f called when Close begins, so that whoever is inside leaves, unless it is forgotten before.
+func (a *Access) OnClose(f func()) (forget func() bool) { return context.AfterFunc(a.running, f) }
+
+// Close lets nobody in any more, ends the waits for boxes to wake, waits a moment for those inside to leave, and gives up what
+// this process holds. It may be called again.
 func (a *Access) Close() {
 	a.mu.Lock()
+	first, inside := !a.closed, a.users > 0
 	a.closed = true
 	a.mu.Unlock()
 	a.stop()
-	a.wakes.Wait()
-}
-
-// Enter returns a box that runs and whose agent server takes requests, resuming it where needed; who is "user:<id>". Errors:
-// models.ErrNotFound, models.ErrDeletionOrdered, ErrGone, ErrNotReady.
-func (a *Access) Enter(ctx context.Context, orgID, boxID uuid.UUID, who string) (*models.Sandbox, error) {
-	box, err := a.Store.Sandbox(ctx, orgID, boxID)
-	if err != nil {
-		return nil, err
+	a.tasks.Wait()
+	if !first {
+		return
 	}
-	now := a.Store.Now()
-	if box.Desired != models.WantDeleted && (box.LastAccessAt == nil || now.Sub(*box.LastAccessAt) > touchEvery) {
-		if err := a.Store.Touch(ctx, boxID, now); err != nil {
-			return nil, err
+	if inside {
+		select {
+		case <-a.empty:
+		case <-time.After(leaveWithin):
 		}
 	}
-	if !inside(box, time.Time{}) || now.Sub(*box.ObservedAt) <= readyAfterWake {
-		return a.woken(ctx, box, who, time.Time{})
+	ctx, cancel := context.WithTimeout(context.Background(), recordWithin)
+	defer cancel()
+	if err := a.Store.DetachAll(ctx, a.process); err != nil {
+		a.Log.WarnContext(ctx, "attachments not removed; they run out by themselves", "error", err)
 	}
-	if a.answers(ctx, box, now) {
+}
+
+// Enter lets a caller into a box that it has just read: it holds the box, resumes it where needed in the name of who
+// ("user:<id>"), and returns it as it runs, with an agent server that takes requests. leave is called once, when the caller has
+// left. Errors: models.ErrNotFound, models.ErrDeletionOrdered, ErrGone, ErrNotReady.
+func (a *Access) Enter(ctx context.Context, read *models.Sandbox, who string) (box *models.Sandbox, leave func(), err error) {
+	h, fresh, err := a.join(ctx, read.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	entered := time.Now()
+	if box = read; fresh { // what was read may be older than the attachment
+		box, err = a.Store.Sandbox(ctx, read.OrgID, read.ID)
+	}
+	if err == nil {
+		box, err = a.ready(ctx, box, h, who)
+	}
+	if err == nil {
+		h, err = a.follow(ctx, box, h)
+	}
+	if err != nil {
+		a.leave(read.ID, h, false)
+		return nil, nil, err
+	}
+	return box, sync.OnceFunc(func() {
+		now := a.Store.Now()
+		dueSoon := box.DueAt != nil && !box.DueAt.After(now.Add(lingerFor))
+		a.leave(box.ID, h, !dueSoon && time.Since(entered) < lingerFor)
+	}), nil
+}
+
+// ready returns the box once it runs and its agent server answers. One that did so lately is not asked again.
+func (a *Access) ready(ctx context.Context, box *models.Sandbox, h *hold, who string) (*models.Sandbox, error) {
+	now := a.Store.Now()
+	switch {
+	case !inside(box, time.Time{}):
+		return a.woken(ctx, box, h, who, time.Time{})
+	case a.answered(h):
+		return box, nil
+	case now.Sub(*box.ObservedAt) <= readyAfterWake:
+		return a.woken(ctx, box, h, who, time.Time{})
+	case a.answers(ctx, box, h):
 		return box, nil
 	}
-	// The provider may have suspended it by itself: the settler looks, and what it sees is adopted before we order.
-	if err := a.Store.NudgeBox(ctx, boxID); err != nil {
+	// The provider may have suspended it by itself, or it died: the settler looks, and what it sees is adopted before we order.
+	if err := a.Store.NudgeBox(ctx, box.ID); err != nil {
 		return nil, err
 	}
 	a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
-	return a.woken(ctx, box, who, now)
+	return a.woken(ctx, box, h, who, now)
 }
 
-// answers reports whether the box's agent server does, asking it at most every few seconds while something is attached.
-func (a *Access) answers(ctx context.Context, box *models.Sandbox, now time.Time) bool {
+// Doubt has the next Enter ask the box's agent server again: it took no connection.
+func (a *Access) Doubt(boxID uuid.UUID) {
 	a.mu.Lock()
-	at := a.attached[box.ID]
-	known := at != nil && now.Sub(at.answered) < touchEvery
-	a.mu.Unlock()
-	if known {
-		return true
+	defer a.mu.Unlock()
+	if h := a.holds[boxID]; h != nil {
+		h.answered = time.Time{}
 	}
+}
+
+func (a *Access) answered(h *hold) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !h.answered.IsZero() && time.Since(h.answered) < askEvery
+}
+
+// answers asks the box's agent server whether it is there. One that says it is not ready yet is there.
+func (a *Access) answers(ctx context.Context, box *models.Sandbox, h *hold) bool {
 	probe, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	err := AgentOf(box, a.HTTP).Ready(probe)
 	if errors.Is(err, ErrUnreachable) || probe.Err() != nil {
 		return false
 	}
-	if at != nil {
-		a.mu.Lock()
-		at.answered = now
-		a.mu.Unlock()
-	}
+	a.mark(h)
 	return true
 }
 
@@ -140,17 +193,27 @@ func AgentOf(b *models.Sandbox, client *http.Client) Agent {
 }
 
 // woken waits for the one wake-up of the box; a caller that gives up does not end it for the others.
-func (a *Access) woken(ctx context.Context, box *models.Sandbox, who string, after time.Time) (*models.Sandbox, error) {
+func (a *Access) woken(ctx context.Context, box *models.Sandbox, h *hold, who string, after time.Time) (*models.Sandbox, error) {
 	w := a.share(box.ID, who, after)
 	if w == nil {
-		return nil, fmt.Errorf("%w: the service is stopping", ErrNotReady)
+		return nil, errStopping
 	}
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-w.done:
-		return w.box, w.err
 	}
+	if w.err == nil {
+		a.mark(h)
+	}
+	return w.box, w.err
+}
+
+// mark remembers that the agent server has just answered.
+func (a *Access) mark(h *hold) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h.answered = time.Now()
 }
 
 // share joins the wake-up that is under way, or starts one; nil after Close.
@@ -161,10 +224,10 @@ func (a *Access) share(boxID uuid.UUID, who string, after time.Time) *waking {
 	if w != nil || a.closed {
 		return w
 	}
-	w = &waking{done: make(chan struct{})}
+	w = &waking{done: make(chan struct{}), changed: make(chan struct{}, 1)}
 	a.waking[boxID] = w
-	a.wakes.Go(func() {
-		w.box, w.err = a.wake(a.running, boxID, who, after)
+	a.tasks.Go(func() {
+		w.box, w.err = a.wake(a.running, boxID, who, after, w.changed)
 		a.mu.Lock()
 		delete(a.waking, boxID)
 		a.mu.Unlock()
@@ -175,8 +238,8 @@ func (a *Access) share(boxID uuid.UUID, who string, after time.Time) *waking {
 
 // wake orders the box running where it is not wanted so, and waits until it is seen so after a given time and its agent server
 // answers.
-func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string, after time.Time) (*models.Sandbox, error) {
-	box, err := a.awaitRunning(ctx, boxID, who, after)
+func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string, after time.Time, changed <-chan struct{}) (*models.Sandbox, error) {
+	box, err := a.awaitRunning(ctx, boxID, who, after, changed)
 	if err != nil {
 		return nil, err
 	}
@@ -188,31 +251,50 @@ func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string, after ti
 	return box, nil
 }
 
-func (a *Access) awaitRunning(ctx context.Context, boxID uuid.UUID, who string, after time.Time) (*models.Sandbox, error) {
+// Changed tells the wake-up of a box that the settler of this process has recorded something: it looks at once.
+func (a *Access) Changed(boxID uuid.UUID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.waking[boxID]; w != nil {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// lookEvery is how often a row is looked at that another process may work on.
+const lookEvery = 200 * time.Millisecond
+
+func (a *Access) awaitRunning(ctx context.Context, boxID uuid.UUID, who string, after time.Time, changed <-chan struct{}) (*models.Sandbox, error) {
 	limit, cancel := context.WithTimeout(ctx, wakeWithin)
 	defer cancel()
-	ordered := false
-	for wait := 50 * time.Millisecond; ; wait = min(wait*2, 500*time.Millisecond) {
+	looks := time.NewTicker(lookEvery)
+	defer looks.Stop()
+	for ordered := false; ; {
 		box, err := a.Store.Sandbox(limit, uuid.Nil, boxID)
 		switch {
 		case limit.Err() != nil:
-			return nil, fmt.Errorf("%w: it does not run within %v", ErrNotReady, wakeWithin)
 		case err != nil:
 			return nil, err
 		case inside(box, after):
 			return box, nil
-		}
-		if err := enterable(box, ordered); err != nil {
-			return nil, err
-		}
-		if box.Desired != models.WantRunning {
-			if err := a.Store.Order(limit, boxID, models.WantRunning, who, "access"); err != nil {
+		default:
+			if err := enterable(box, ordered); err != nil {
 				return nil, err
 			}
-			a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
-			ordered = true
+			if box.Desired != models.WantRunning {
+				if err := a.Store.Order(limit, boxID, models.WantRunning, who, "access"); err != nil {
+					return nil, err
+				}
+				a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
+				ordered = true
+			}
 		}
-		if pause(limit, wait) != nil {
+		select {
+		case <-changed:
+		case <-looks.C:
+		case <-limit.Done():
 			return nil, fmt.Errorf("%w: it does not run within %v", ErrNotReady, wakeWithin)
 		}
 	}
@@ -228,108 +310,10 @@ func enterable(b *models.Sandbox, ordered bool) error {
 		return ErrGone
 	case b.Observed == models.SeenFailed && fresh:
 		return fmt.Errorf("%w: the provider shows it failed", ErrNotReady)
-	case b.Observed == models.SeenProvisioning && !ordered && b.Desired == models.WantRunning:
+	case b.Observed == models.SeenProvisioning && !ordered && b.Desired == models.WantRunning && b.CreatedBy != models.CreatedByRuntime:
 		return fmt.Errorf("%w: it is being made", ErrNotReady)
 	case b.Desired == models.WantRunning && b.NextStepAt == nil && b.Observed == models.SeenSuspended && fresh:
 		return fmt.Errorf("%w: it could not be resumed", ErrNotReady)
 	}
 	return nil
-}
-
-// attachment is what this process holds a box with: one row, however many requests.
-type attachment struct {
-	mu       sync.Mutex // held while the row is made or removed
-	live     bool
-	end      func()
-	users    int       // under Access.mu
-	answered time.Time // when the agent server last did; under Access.mu
-}
-
-// Attach holds a box for one request, stream or relay until detach is called: suspends and sweeps wait. It is
-// models.ErrDeletionOrdered where the box is ordered deleted.
-func (a *Access) Attach(ctx context.Context, boxID uuid.UUID) (detach func(), err error) {
-	a.mu.Lock()
-	at := a.attached[boxID]
-	if at == nil {
-		at = &attachment{}
-		a.attached[boxID] = at
-	}
-	at.users++
-	a.mu.Unlock()
-
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	if !at.live {
-		if err := a.Store.Attach(ctx, boxID, a.process, a.Store.Now().Add(attachFor)); err != nil {
-			a.leave(boxID, at)
-			return nil, fmt.Errorf("attach: %w", err)
-		}
-		at.live, at.end = true, a.renewing(boxID)
-	}
-	return sync.OnceFunc(func() { a.detach(boxID, at) }), nil
-}
-
-// leave takes one user off, and forgets the attachment with the last.
-func (a *Access) leave(boxID uuid.UUID, at *attachment) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at.users--
-	if at.users == 0 {
-		delete(a.attached, boxID)
-	}
-}
-
-func (a *Access) detach(boxID uuid.UUID, at *attachment) {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	a.mu.Lock()
-	last := at.users == 1
-	a.mu.Unlock()
-	if last {
-		at.end()
-		at.live = false
-		ctx, cancel := context.WithTimeout(context.Background(), recordWithin)
-		defer cancel()
-		if err := a.release(ctx, boxID); err != nil {
-			a.Log.WarnContext(ctx, "attachment not removed; it runs out by itself", "workspace_id", boxID, "error", err)
-		}
-	}
-	a.leave(boxID, at)
-}
-
-// release removes the row, and lets a suspend that waited for it go on.
-func (a *Access) release(ctx context.Context, boxID uuid.UUID) error {
-	if err := a.Store.Detach(ctx, boxID, a.process); err != nil {
-		return err
-	}
-	box, err := a.Store.Sandbox(ctx, uuid.Nil, boxID)
-	if err != nil || box.Desired != models.WantSuspended || box.NextStepAt == nil {
-		return err
-	}
-	if err := a.Store.NudgeBox(ctx, boxID); err != nil {
-		return err
-	}
-	a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
-	return nil
-}
-
-// renewing prolongs the row until the returned func is called, which waits for the end of it.
-func (a *Access) renewing(boxID uuid.UUID) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var renewer sync.WaitGroup
-	renewer.Go(func() {
-		for pause(ctx, attachRenew) == nil {
-			err := a.Store.Attach(ctx, boxID, a.process, a.Store.Now().Add(attachFor))
-			if errors.Is(err, models.ErrDeletionOrdered) {
-				return // deletes by hand do not wait
-			}
-			if err != nil && ctx.Err() == nil {
-				a.Log.WarnContext(ctx, "attachment not renewed", "workspace_id", boxID, "error", err)
-			}
-		}
-	})
-	return func() {
-		cancel()
-		renewer.Wait()
-	}
 }

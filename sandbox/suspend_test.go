@@ -280,7 +280,8 @@ func TestASuspendWaitsForAnAttachment(t *testing.T) {
 		r.exit(run, box, "out", 0)
 		process := uuid.New()
 		attach := func() {
-			require.NoError(r, r.store.Attach(r.Context(), box.ID, process, r.clock.Now().Add(90*time.Second)))
+			_, err := r.store.Attach(r.Context(), box.ID, process, r.clock.Now().Add(90*time.Second))
+			require.NoError(r, err)
 		}
 		attach()
 		r.finish(run, models.Outcome{})
@@ -291,7 +292,8 @@ func TestASuspendWaitsForAnAttachment(t *testing.T) {
 			r.settleFor(40 * time.Second)
 		}
 		require.Zero(r, r.fake.Count("Suspend"))
-		require.NoError(r, r.store.Detach(r.Context(), box.ID, process))
+		_, err := r.store.Detach(r.Context(), box.ID, process, r.box(box.ID).AwakeEpoch, r.clock.Now())
+		require.NoError(r, err)
 		r.settleFor(31 * time.Second)
 		r.is(box.ID, models.WantSuspended, models.SeenSuspended, true)
 		require.NotNil(r, r.run(run.ID).OutputKey, "the budget of the preparing steps begins after the wait")
