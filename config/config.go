@@ -163,10 +163,19 @@ type Sandbox struct {
 type Storage struct {
 	// DataDir holds the SQLite file, keys, outputs, exports and process boxes.
 	DataDir string `env:"AUTOMATION_DATA_DIR" default:"~/.local/share/automation" kind:"path"`
-	// FileStore can only be local so far.
-	FileStore string `env:"FILE_STORE" default:"local" oneof:"local"`
-	// BlobDir holds uploads, run outputs and exports; <DataDir>/blobs where the variable is not set.
+	// FileStore is where uploads, run outputs and exports are kept: in BlobDir, or in a bucket of an S3 service.
+	FileStore string `env:"FILE_STORE" default:"local" oneof:"local|s3"`
+	// BlobDir is <DataDir>/blobs where the variable is not set.
 	BlobDir string `env:"LOCAL_STORAGE_PATH" kind:"path"`
+	// Bucket must be set for s3; Endpoint is a host, with its port where it is not the usual one.
+	Bucket       string `env:"AWS_S3_BUCKET"`
+	Endpoint     string `env:"AWS_S3_ENDPOINT" default:"s3.amazonaws.com"`
+	Secure       bool   `env:"AWS_S3_SECURE" default:"true"`
+	CreateBucket bool   `env:"AWS_S3_AUTO_CREATE_BUCKET" default:"false"`
+	Region       string `env:"AWS_REGION,AWS_DEFAULT_REGION"`
+	// AccessKey and SecretKey open the bucket; neither set: the role of the machine does.
+	AccessKey Secret `env:"AWS_ACCESS_KEY_ID"`
+	SecretKey Secret `env:"AWS_SECRET_ACCESS_KEY"`
 }
 
 // Log is what is written to standard error, and how.
@@ -215,6 +224,7 @@ func (c *Config) derive(r *reader) {
 	c.deriveHTTP(r)
 	c.deriveDatabase(r)
 	c.checkBackend(r)
+	c.checkStorage(r)
 }
 
 func (l Log) level() slog.Level {

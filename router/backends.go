@@ -43,6 +43,7 @@ type capabilityObject struct {
 	SuspendedCost string              `json:"suspended_cost"`
 	Placed        bool                `json:"placed"`
 	FalseGone     bool                `json:"false_gone"`
+	WakeSuspends  bool                `json:"wake_suspends"`
 }
 
 // timerObject is a provider's own timer; null: not known, or no limit.
@@ -80,7 +81,7 @@ func showCapabilities(c sandbox.Capabilities) capabilityObject {
 		Suspend: c.Suspend, MemoryKept: c.MemoryKept(), SameIdentity: c.SameIdentity, List: c.List, ExactList: c.ExactList,
 		Labels: c.Labels, LastActivity: c.LastActivity, NativeIdle: showTimer(c.NativeIdle), NativeExpiry: showTimer(c.NativeExpiry),
 		LookingWakes: c.LookingWakes, LookingCounts: c.LookingCounts, KeepsHistory: c.KeepsHistory, SuspendedCost: c.SuspendedCost,
-		Placed: c.Placed, FalseGone: c.FalseGone,
+		Placed: c.Placed, FalseGone: c.FalseGone, WakeSuspends: c.WakeSuspends,
 	}
 }
 

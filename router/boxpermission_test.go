@@ -24,6 +24,7 @@ func TestOnlyItsCreatorAndManagersChangeOrEnterABox(t *testing.T) {
 			{"POST", "/pause", nil}, {"POST", "/resume", nil}, {"POST", "/reclaim?dry_run=true", nil}, {"DELETE", confirmed, nil},
 			{"POST", "/extend", map[string]any{"seconds": 60}}, {"PUT", "/keep", map[string]any{"reason": "mine"}}, {"DELETE", "/keep", nil},
 			{"GET", "/proxy/api/file/home", nil},
+			{"POST", "/export", nil}, {"GET", "/export", nil},
 		} {
 			got := w.call("tok-bob", route.method, sandboxPath(box, route.tail), route.body)
 			require.Equal(t, http.StatusForbidden, got.Code, "%s %s: %s", route.method, route.tail, got.Body)

@@ -270,6 +270,7 @@ type sandboxObject struct {
 	ReclaimedBytes   int64            `json:"reclaimed_bytes"`
 	Storage          json.RawMessage  `json:"storage"`
 	StorageAsOf      *stamp           `json:"storage_as_of"`
+	Export           *exportObject    `json:"export"`
 	Cleanup          cleanupObject    `json:"cleanup"`
 }
 
@@ -294,7 +295,7 @@ func (s *server) showSandbox(b *models.Sandbox) sandboxObject {
 		ObservedAt: optStamp(b.ObservedAt), OrderedAt: optStamp(&b.OrderedAt), OrderedBy: b.OrderedBy, OrderReason: b.OrderReason,
 		SuspendedAt: optStamp(b.SuspendedAt), MemoryKept: can.MemoryKept(), ExpiresAt: optStamp(b.ExpiresAt),
 		LastAccessAt: optStamp(b.LastAccessAt), CreatedAt: stamp(b.CreatedAt), DeletedAt: optStamp(b.DeletedAt), Note: b.Note,
-		ReclaimedBytes: b.ReclaimedBytes, Storage: raw(b.Storage), StorageAsOf: optStamp(b.StorageAt),
+		ReclaimedBytes: b.ReclaimedBytes, Storage: raw(b.Storage), StorageAsOf: optStamp(b.StorageAt), Export: showExport(b),
 		Cleanup: s.showCleanup(b, b.DueAt, b.RunCompletedAt),
 	}
 	for _, i := range b.Identities {

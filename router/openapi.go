@@ -205,7 +205,7 @@ var plain = map[reflect.Type]schema{
 	reflect.TypeFor[sandbox.SuspendKind](): words(sandbox.SuspendNone, sandbox.SuspendMemory, sandbox.SuspendDisk, sandbox.SuspendSnapshot, ""),
 	reflect.TypeFor[cleanupState]():        words(cleanupNone, cleanupPending, cleanupDue, cleanupDeleted, cleanupFailed),
 	reflect.TypeFor[sweepState]():          words(sweepPlanned, sweepApplied, sweepExpired),
-	reflect.TypeFor[sweepExport]():         words(exportNone, exportProvider),
+	reflect.TypeFor[sweepExport]():         words(exportNone, exportProvider, exportFirst),
 }
 
 func words[T ~string](all ...T) schema {

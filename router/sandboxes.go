@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"automation/models"
-	"automation/sandbox"
 )
 
 const noSandbox = "Sandbox not found"
@@ -151,7 +149,12 @@ func (s *server) again(ctx context.Context, b *models.Sandbox) (sandboxObject, e
 
 // order is a person's wish for a box: it is written down, the settler makes it so.
 func (s *server) order(w http.ResponseWriter, r *http.Request, who Caller, b *models.Sandbox, to models.Desired, why string) error {
-	if err := s.Store.Order(r.Context(), b.ID, to, who.name(), why); err != nil {
+	return s.ordered(w, r, b, s.Store.Order(r.Context(), b.ID, to, who.name(), why))
+}
+
+// ordered answers after an order, err being what came of writing it down.
+func (s *server) ordered(w http.ResponseWriter, r *http.Request, b *models.Sandbox, err error) error {
+	if err != nil {
 		return as404(err, noSandbox)
 	}
 	nudge(s.Nudge.Settle)
@@ -215,10 +218,14 @@ func (s *server) deleteSandbox(w http.ResponseWriter, r *http.Request, who Calle
 	if b.Desired == models.WantDeleted {
 		return accepted(w, s.showSandbox(b)) // final already: asking again changes nothing
 	}
-	if get[string](in, "confirm") != historyLost {
+	err = s.Store.OrderDeletion(r.Context(), b.ID, models.Deletion{
+		Who: who.name(), Why: "deleted by hand", LossAccepted: get[string](in, "confirm") == historyLost,
+		SkipExport: get[string](in, "export") == "skip",
+	})
+	if errors.Is(err, models.ErrNoCurrentExport) {
 		return confirmationNeeded("No current export of the history in this sandbox exists: add confirm=" + historyLost)
 	}
-	return s.order(w, r, who, b, models.WantDeleted, "deleted by hand")
+	return s.ordered(w, r, b, err)
 }
 
 // extendSandbox is POST /v1/sandboxes/{id}/extend: seconds count from the present due date, or from now when it has passed.
@@ -339,70 +346,4 @@ func (s *server) listSandboxEvents(w http.ResponseWriter, r *http.Request, who C
 		list = append(list, showEvent(e))
 	}
 	return ok(w, eventList{list, total})
-}
-
-// reclaimSandbox is POST /v1/sandboxes/{id}/reclaim: the box's own agent server frees what can be rebuilt, or only plans it,
-// and its answer is passed on (S0-001). A box that does not run is not woken for it.
-func (s *server) reclaimSandbox(w http.ResponseWriter, r *http.Request, who Caller) error {
-	var c check
-	dry := get[bool](c.query(r, reclaimQuery...), "dry_run")
-	if err := c.err(); err != nil {
-		return err
-	}
-	b, err := s.wish(w, r, who)
-	if err != nil {
-		return err
-	}
-	if b.Desired == models.WantDeleted {
-		return models.ErrDeletionOrdered
-	}
-	if b.Desired != models.WantRunning || b.Observed != models.SeenRunning {
-		p := conflict("not_running", "The sandbox is not running: resume it first")
-		p.details = map[string]any{"current_state": b.Observed}
-		return p
-	}
-	answer, err := s.reclaim(r.Context(), b, who, dry)
-	if err != nil {
-		return err
-	}
-	return ok(w, answer)
-}
-
-func (s *server) reclaim(ctx context.Context, b *models.Sandbox, who Caller, dry bool) (json.RawMessage, error) {
-	b, leave, err := s.enter(ctx, b, who)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	agent := sandbox.AgentOf(b, nil)
-	info, err := agent.ServerInfo(ctx)
-	if err != nil {
-		return nil, agentProblem(err)
-	}
-	if !info.Has(sandbox.FeatureStorageReclaim) {
-		return nil, conflict("unsupported", "The agent server of this sandbox cannot reclaim storage")
-	}
-	began := s.Store.Now()
-	done, err := agent.Reclaim(ctx, dry, sandbox.ReclaimPolicy)
-	if err != nil {
-		return nil, agentProblem(err)
-	}
-	if !dry {
-		err = s.Store.AppendEvent(context.WithoutCancel(ctx), models.Event{
-			OrgID: b.OrgID, SandboxID: &b.ID, RunID: b.RunID, AutomationID: b.AutomationID, What: "reclaimed", Actor: who.name(),
-			Reason: "reclaimed by hand", Outcome: "ok", Bytes: done.FreedBytes, DurationMS: s.Store.Now().Sub(began).Milliseconds(),
-		})
-	}
-	return done.Answer, err
-}
-
-// agentProblem is the answer for a failed call of a box's agent server.
-func agentProblem(err error) error {
-	if answer := new(sandbox.AgentError); errors.As(err, &answer) {
-		return badGateway("The sandbox answered: " + answer.Detail)
-	}
-	if errors.Is(err, sandbox.ErrUnreachable) {
-		return unavailable("sandbox_agent_unavailable", "The sandbox does not answer", 5*time.Second)
-	}
-	return err
 }

@@ -3,6 +3,7 @@ package router_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -289,7 +290,7 @@ func TestEventsOfABox(t *testing.T) {
 func TestReclaimIsTheBoxesOwnAnswer(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		var asked []string
-		capabilities := `["storage_reclaim_v1"]`
+		capabilities := `["storage_reclaim_v1","storage_status_v1"]`
 		mux := http.NewServeMux()
 		mux.HandleFunc("GET /server_info", func(rw http.ResponseWriter, _ *http.Request) {
 			_, _ = rw.Write([]byte(`{"version":"1","uptime":1.0,"idle_time":0.0,"capabilities":` + capabilities + `}`))
@@ -297,6 +298,9 @@ func TestReclaimIsTheBoxesOwnAnswer(t *testing.T) {
 		mux.HandleFunc("POST /api/storage/reclaim", func(rw http.ResponseWriter, r *http.Request) {
 			asked = append(asked, r.Header.Get("X-Session-API-Key")+" "+bodyOf(r))
 			_, _ = rw.Write([]byte(`{"plan_id":"p","dry_run":true,"freed_bytes":42,"items":[]}`))
+		})
+		mux.HandleFunc("GET /api/storage", func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = rw.Write([]byte(`{"root":"/home/box","trash_bytes":` + strconv.Itoa(len(asked)) + `}`))
 		})
 		box := httptest.NewServer(mux)
 		t.Cleanup(box.Close)
@@ -313,6 +317,9 @@ func TestReclaimIsTheBoxesOwnAnswer(t *testing.T) {
 		require.Contains(t, asked[0], "inner ")
 		require.Contains(t, asked[0], `"dry_run":true`)
 		require.Contains(t, asked[1], `"dry_run":false`)
+		shown := w.call("tok-alice", "GET", sandboxPath(awake, ""), nil).is(200)
+		require.Equal(t, map[string]any{"root": "/home/box", "trash_bytes": 2.0}, shown["storage"], "what is known of its disk is as of now")
+		require.Equal(t, "2026-06-01T12:00:00Z", shown["storage_as_of"])
 		events, _, err := w.store.Events(t.Context(), awake.ID, 100, 0)
 		require.NoError(t, err)
 		require.Len(t, events, 1, "a plan is no event")

@@ -167,6 +167,7 @@ type sweepExport string
 const (
 	exportNone     sweepExport = "none"
 	exportProvider sweepExport = "kept_by_provider"
+	exportFirst    sweepExport = "exported_first" // the box is woken for it where needed
 )
 
 type sweepList struct {
@@ -201,8 +202,11 @@ func (s *server) showSweepSummary(w *models.Sweep) sweepSummary {
 func (s *server) showSweep(w *models.Sweep) sweepObject {
 	o := sweepObject{sweepSummary: s.showSweepSummary(w), Items: make([]sweepItem, 0, len(w.Items))}
 	for _, i := range w.Items {
-		export := exportNone
-		if s.Capabilities(i.Backend).KeepsHistory {
+		export, can := exportNone, s.Capabilities(i.Backend)
+		switch {
+		case s.Settings.Exports(can):
+			export = exportFirst
+		case can.KeepsHistory:
 			export = exportProvider
 		}
 		o.Items = append(o.Items, sweepItem{

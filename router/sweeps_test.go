@@ -26,7 +26,7 @@ func TestASweepIsShownAndThenAppliedExactly(t *testing.T) {
 		require.Equal(t, "2026-06-01T14:00:00Z", planned["expires_at"])
 		require.Equal(t, []any{map[string]any{
 			"sandbox_id": box.ID.String(), "run_id": run.ID.String(), "automation_id": run.AutomationID.String(), "automation_name": "nightly",
-			"backend": modelstest.Backend, "due_at": "2026-06-01T13:00:00Z", "size_bytes": 42.0, "export": "none", "outcome": "planned",
+			"backend": modelstest.Backend, "due_at": "2026-06-01T13:00:00Z", "size_bytes": 42.0, "export": "exported_first", "outcome": "planned",
 		}}, planned["items"])
 		require.Zero(t, w.settles.Load()-2, "a plan orders nothing")
 

@@ -16,22 +16,10 @@ const exportMost = 3
 // exportAgain is how long after the first and the second failed try the next one is made.
 var exportAgain = []time.Duration{5 * time.Minute, 25 * time.Minute}
 
-// exports reports whether histories are exported at all.
-func exports(f Facts) bool {
-	switch f.Settings.Export {
-	case ExportOff:
-		return false
-	case ExportOn:
-		return true
-	default:
-		return f.Settings.CleanupDelay > 0 && !f.Capabilities.KeepsHistory
-	}
-}
-
 // mayHoldHistory reports whether there can be a history in the box that we are to keep and have not: its run's command was
 // started in it, and it was seen awake.
 func mayHoldHistory(b *models.Sandbox, f Facts) bool {
-	return exports(f) && f.Newest && f.Run != nil && f.Run.StartingAt != nil && b.AwakeEpoch > 0 && b.ExportedEpoch != b.AwakeEpoch
+	return f.Settings.Exports(f.Capabilities) && f.Newest && f.Run != nil && f.Run.StartingAt != nil && b.AwakeEpoch > 0 && b.ExportedEpoch != b.AwakeEpoch
 }
 
 // wantsExport reports whether an export is still to be made under the present order.

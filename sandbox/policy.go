@@ -25,6 +25,18 @@ type Settings struct {
 	IdleTTL      time.Duration // AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS: after how long unused a box is suspended; 0: never
 }
 
+// Exports reports whether the histories in boxes of such a provider are exported before they go.
+func (s Settings) Exports(c Capabilities) bool {
+	switch s.Export {
+	case ExportOff:
+		return false
+	case ExportOn:
+		return true
+	default:
+		return s.CleanupDelay > 0 && !c.KeepsHistory
+	}
+}
+
 // tier is how much a box is asked to free before it is suspended. By policy it decides itself; where a snapshot of it is kept,
 // dependencies go too, for they would be paid for (S0-117, S0-160). Never the runtime.
 func (s Settings) tier(c Capabilities) ReclaimTier {

@@ -22,6 +22,7 @@ func (w *work) inspect() (models.Step, bool, error) {
 	}
 	if err != nil {
 		if w.again(&step, "inspected", err); b.Desired != models.WantDeleted {
+			step.Waited = true // a provider that is down for an hour does not use up what is left for the box
 			return step, true, nil
 		}
 		// A delete does not wait for a look that fails: it goes on with what was last seen, in this same claim.

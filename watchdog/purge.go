@@ -13,8 +13,8 @@ const (
 	purgeBatch = 500
 )
 
-// Purge is the duty that removes records past their retention: events, sweeps, requests with an Idempotency-Key, and stored outputs of runs
-// whose box is gone (design section 9). An output's blob goes before the row forgets it, so that a crash leaves no blob that nobody knows.
+// Purge is the duty that removes records past their retention: events, sweeps, requests with an Idempotency-Key, stored outputs of runs and
+// exported histories whose box is gone (design section 9). A blob goes before the row forgets it, so that a crash leaves no blob that nobody knows.
 func (w *Watchdog) Purge() loop.Loop {
 	return loop.Loop{Name: "purge", Every: purgeEvery, Batch: purgeBatch, Pass: w.purge}
 }
@@ -45,10 +45,31 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 			return events, fmt.Errorf("forget output of run %s: %w", run, err)
 		}
 	}
-	n := events + sweeps + requests + len(expired)
+	exports, err := w.purgeExports(ctx, now)
+	if err != nil {
+		return events, err
+	}
+	n := events + sweeps + requests + len(expired) + exports
 	w.swept("events", now, n)
 	if n > 0 {
-		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "requests", requests, "outputs", len(expired))
+		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "requests", requests, "outputs", len(expired), "exports", exports)
 	}
-	return max(events, sweeps, requests, len(expired)), nil
+	return max(events, sweeps, requests, len(expired), exports), nil
+}
+
+// purgeExports removes histories that a newer one replaced, and those of boxes that have been gone for long.
+func (w *Watchdog) purgeExports(ctx context.Context, now time.Time) (int, error) {
+	expired, err := w.Store.ExpiredExports(ctx, now, now.Add(-w.Config.Cleanup.ExportRetention), purgeBatch)
+	if err != nil {
+		return 0, fmt.Errorf("look for expired exports: %w", err)
+	}
+	for n, export := range expired {
+		if err := w.Blobs.Delete(ctx, export.BlobKey); err != nil {
+			return n, fmt.Errorf("remove export %s: %w", export.ID, err)
+		}
+		if err := w.Store.ForgetExport(ctx, export.ID); err != nil {
+			return n, err
+		}
+	}
+	return len(expired), nil
 }

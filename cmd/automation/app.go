@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"automation/blob"
 	"automation/config"
 	"automation/loop"
 	"automation/metrics"
@@ -24,8 +23,8 @@ import (
 	"automation/router"
 	"automation/sandbox"
 	"automation/sandbox/backend"
-	"automation/watchdog"
 	"automation/scheduler"
+	"automation/watchdog"
 )
 
 // App is one running service: it builds everything in the order of its needs and stops it in the reverse.
@@ -197,12 +196,6 @@ func (a *App) decide(e models.Ending) models.Decision {
 	return sandbox.Disposition(e, a.settings(), can)
 }
 
-// capabilities are what a backend can do, configured or not.
-func capabilities(name string) sandbox.Capabilities {
-	can, _ := backend.Capabilities(name)
-	return can
-}
-
 // disableRules are after how many failures an automation is switched off.
 func (a *App) disableRules() models.DisableRules {
 	r := a.config.Scheduler
@@ -238,7 +231,7 @@ func (a *App) cloud() router.Verifier {
 // handler builds the HTTP API.
 func (a *App) handler() http.Handler {
 	return router.New(router.Deps{
-		Store: a.store, Config: a.config, Blob: a.blobs, Access: a.access,
+		Store: a.store, Config: a.config, Blob: a.blobs, Access: a.access, Exports: a.exports,
 		Nudge: router.Nudges{
 			Dispatch: a.nudges.dispatch.Wake, Schedule: a.nudges.schedule.Wake,
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
@@ -279,7 +272,6 @@ func (a *App) Serve(ctx context.Context) error {
 	case failed = <-served:
 	}
 	a.log.Info("stopping")
-	a.suspendRuntimes(context.WithoutCancel(ctx))
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
 	defer cancel()
 	a.leaving.begin(stopping)
@@ -287,6 +279,7 @@ func (a *App) Serve(ctx context.Context) error {
 	if errors.Is(shut, context.DeadlineExceeded) {
 		shut = a.server.Close()
 	}
+	a.suspendRuntimes(context.WithoutCancel(ctx))
 	stopDuties()
 	<-done
 	return errors.Join(failed, shut, stopMetrics())

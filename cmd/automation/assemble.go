@@ -54,7 +54,7 @@ func (a *App) assemble(context.Context) error {
 		a.nudges.settle[p] = loop.NewNudge()
 	}
 	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
-		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs,
+		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs, Exports: a.exports,
 		Log: a.component("settler"), Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted,
 	})
 	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.component("access"), Wake: a.nudges.wake})
