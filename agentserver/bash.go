@@ -3,6 +3,7 @@ package agentserver
 import (
 	"errors"
 	"net/http"
+	"time"
 
 	"automation/agentserver/command"
 )
@@ -72,15 +73,25 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) (command.Started,
 	return started, err == nil
 }
 
-// stopBash ends a command and everything that came from it.
+// mostGrace is the longest grace that a stop may give, in seconds.
+const mostGrace = 60
+
+// stopBash ends a command and everything that came from it; ?grace= is for how many seconds it may take its time after the
+// SIGTERM.
 func (s *Server) stopBash(w http.ResponseWriter, r *http.Request) {
 	var check fields
 	id := check.id(r.PathValue("id"), "path", "command_id")
+	grace := command.StopGrace
+	if n, given := check.integer(r.URL.Query(), "grace"); given && n >= 0 && n <= mostGrace {
+		grace = time.Duration(n) * time.Second
+	} else if given {
+		check.add(invalid{"less_than_equal", []any{"query", "grace"}, "Input should be from 0 to 60", r.URL.Query().Get("grace"), map[string]any{"ge": 0, "le": mostGrace}})
+	}
 	if check.answered(w) {
 		return
 	}
 	s.idle.touch()
-	err := s.commands.Stop(r.Context(), id)
+	err := s.commands.Stop(r.Context(), id, grace)
 	switch {
 	case errors.Is(err, command.ErrUnknown):
 		notFound(w)

@@ -143,6 +143,16 @@ func (a Agent) StopCommand(ctx context.Context, id string) error {
 	return a.post(ctx, "/api/bash/bash_commands/"+url.PathEscape(id)+"/stop", nil, nil, agentCall)
 }
 
+// StopCommandGently is StopCommand where what stops at a SIGTERM has grace for it, in whole seconds, before it is killed
+// (process_output_v1).
+func (a Agent) StopCommandGently(ctx context.Context, id string, grace time.Duration) error {
+	r := agentRequest{
+		method: http.MethodPost, path: "/api/bash/bash_commands/" + url.PathEscape(id) + "/stop",
+		query: url.Values{"grace": {itoa(int64(grace / time.Second))}}, within: agentCall + grace,
+	}
+	return a.do(ctx, r, nil)
+}
+
 // CommandOutput is the newest output event of a command. Output arrives only when the command ends, save each full MiB.
 type CommandOutput struct {
 	ExitCode *int // nil: running, or unknown
@@ -264,6 +274,8 @@ type bashEvent struct {
 	ExitCode  *int    `json:"exit_code"`
 	Stdout    *string `json:"stdout"`
 	Stderr    *string `json:"stderr"`
+	Timestamp string  `json:"timestamp"`
+	Timeout   float64 `json:"timeout"` // of a command, in seconds
 }
 
 func (e bashEvent) output() CommandOutput {

@@ -39,10 +39,17 @@ type Frame struct {
 // ProcessOutput streams the frames of a command after seq after, as far as the box has them now (process_output_v1). A
 // stream that ends without an exit frame was cut or its command still runs. The caller's context bounds the whole read.
 func (a Agent) ProcessOutput(ctx context.Context, commandID string, after int64) iter.Seq2[Frame, error] {
-	r := agentRequest{
-		method: http.MethodGet, path: "/api/processes/" + url.PathEscape(commandID) + "/output",
-		query: url.Values{"after": {itoa(after)}, "follow": {"false"}},
-	}
+	return a.frames(ctx, commandID, url.Values{"after": {itoa(after)}, "follow": {"false"}})
+}
+
+// FollowOutput streams the frames of a command after seq after, as they come, until its exit frame. A stream that ends without
+// one was cut: it is followed again from the last seq.
+func (a Agent) FollowOutput(ctx context.Context, commandID string, after int64) iter.Seq2[Frame, error] {
+	return a.frames(ctx, commandID, url.Values{"after": {itoa(after)}})
+}
+
+func (a Agent) frames(ctx context.Context, commandID string, query url.Values) iter.Seq2[Frame, error] {
+	r := agentRequest{method: http.MethodGet, path: "/api/processes/" + url.PathEscape(commandID) + "/output", query: query}
 	return func(yield func(Frame, error) bool) {
 		resp, err := a.send(ctx, ctx, r)
 		if err != nil {

@@ -31,7 +31,8 @@ type job struct {
 	output *output
 
 	stopOnce sync.Once
-	stop     chan struct{}
+	stop     chan struct{} // closed by requestStop
+	grace    time.Duration // for what stops at a SIGTERM; set before stop is closed
 	done     chan struct{} // closed at the end; then end and last are set
 
 	mu    sync.Mutex
@@ -53,9 +54,12 @@ func (j *job) finished() bool {
 	}
 }
 
-func (j *job) requestStop() {
+func (j *job) requestStop(grace time.Duration) {
 	if j.stop != nil { // one that was loaded has ended
-		j.stopOnce.Do(func() { close(j.stop) })
+		j.stopOnce.Do(func() {
+			j.grace = grace
+			close(j.stop)
+		})
 	}
 }
 
@@ -147,7 +151,7 @@ func (j *job) supervise(family *tree, exited <-chan struct{}) (ended string) {
 	defer limit.Stop()
 	piece := time.NewTimer(pieceAge)
 	defer piece.Stop()
-	stop, started := j.stop, time.Now()
+	stop, started, grace := j.stop, time.Now(), StopGrace
 	for {
 		select {
 		case <-exited:
@@ -155,13 +159,13 @@ func (j *job) supervise(family *tree, exited <-chan struct{}) (ended string) {
 		case <-limit.C:
 			ended = ReasonTimedOut
 		case <-stop:
-			ended, stop = ReasonStopped, nil
+			ended, stop, grace = ReasonStopped, nil, j.grace
 		case <-piece.C:
 			j.closePiece()
 			piece.Reset(max(pieceAge, time.Since(started)/pieceShare))
 			continue
 		}
-		if err := family.end(); err != nil {
+		if err := family.end(grace); err != nil {
 			j.runner.log.Warn("a command was not ended", "command_id", j.id, "error", err)
 		}
 	}

@@ -129,13 +129,14 @@ func (r *Runner) Wait(ctx context.Context, id string) (Printed, error) {
 	return whole.printed(), nil
 }
 
-// Stop ends a command and all that came from it, and waits for that. Stopping a finished one does nothing.
-func (r *Runner) Stop(ctx context.Context, id string) error {
+// Stop ends a command and all that came from it, and waits for that: what does not stop at a SIGTERM within grace is killed.
+// Stopping a finished one does nothing, and one that is being stopped keeps its grace.
+func (r *Runner) Stop(ctx context.Context, id string, grace time.Duration) error {
 	j, ok := r.job(id)
 	if !ok {
 		return ErrUnknown
 	}
-	j.requestStop()
+	j.requestStop(grace)
 	select {
 	case <-j.done:
 		return nil
@@ -204,7 +205,7 @@ func (r *Runner) Close() error {
 	r.mu.Lock()
 	r.closed = true
 	for _, j := range r.jobs {
-		j.requestStop()
+		j.requestStop(StopGrace)
 	}
 	r.mu.Unlock()
 	for _, j := range r.snapshot() {

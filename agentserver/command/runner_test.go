@@ -177,7 +177,7 @@ echo up; while :; do sleep 1; done`, dir)
 		return true
 	}, 20*time.Second, 10*time.Millisecond)
 
-	require.NoError(t, r.Stop(t.Context(), started.ID))
+	require.NoError(t, r.Stop(t.Context(), started.ID, StopGrace))
 	for _, name := range []string{"child", "session", "stopped"} {
 		require.False(t, alive(t, filepath.Join(dir, name)), name)
 	}
@@ -185,8 +185,8 @@ echo up; while :; do sleep 1; done`, dir)
 	exit := lines[len(lines)-1]
 	require.Equal(t, ReasonStopped, exit.Reason)
 	require.Equal(t, -9, *exit.ExitCode)
-	require.NoError(t, r.Stop(t.Context(), started.ID), "stopping again does nothing")
-	require.ErrorIs(t, r.Stop(t.Context(), newID()), ErrUnknown)
+	require.NoError(t, r.Stop(t.Context(), started.ID, StopGrace), "stopping again does nothing")
+	require.ErrorIs(t, r.Stop(t.Context(), newID(), StopGrace), ErrUnknown)
 }
 
 func TestACommandEndsWithItsShellAndItsBackgroundChildLives(t *testing.T) {
@@ -213,7 +213,7 @@ func TestACommandEndsWithItsShellAndItsBackgroundChildLives(t *testing.T) {
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
-	require.NoError(t, newTree(r.sessionOf(t, pid)).end())
+	require.NoError(t, newTree(r.sessionOf(t, pid)).end(StopGrace))
 }
 
 func (r *Runner) sessionOf(t *testing.T, pid int) int {
@@ -524,7 +524,7 @@ func TestClearLeavesWhatRuns(t *testing.T) {
 	_, err = r.Output(done, 0)
 	require.ErrorIs(t, err, ErrUnknown)
 	require.NoDirExists(t, filepath.Join(r.options.Dir, done))
-	require.NoError(t, r.Stop(t.Context(), started.ID))
+	require.NoError(t, r.Stop(t.Context(), started.ID, StopGrace))
 	require.Equal(t, 2, r.Clear())
 }
 

@@ -14,10 +14,11 @@ import (
 	"time"
 )
 
-// Pauses of ending a tree: what stops at a SIGTERM has stopGrace; a SIGKILL is repeated for killBudget while new members
-// appear.
+// StopGrace is what a command that is ended has for stopping at a SIGTERM where nobody says otherwise.
+const StopGrace = time.Second
+
+// Pauses of ending a tree: a SIGKILL is repeated for killBudget while new members appear.
 const (
-	stopGrace  = time.Second
 	killBudget = 3 * time.Second
 	treePoll   = 10 * time.Millisecond
 )
@@ -116,10 +117,10 @@ func (t *tree) signal(sig syscall.Signal) (int, error) {
 
 // end stops the tree: SIGTERM (and SIGCONT, so that a stopped member notices), the grace, then SIGKILL until none is left.
 // It returns when the tree is gone, or with an error after the budget.
-func (t *tree) end() error {
+func (t *tree) end(grace time.Duration) error {
 	_, err := t.signal(syscall.SIGTERM)
 	_, errContinue := t.signal(syscall.SIGCONT)
-	if t.gone(stopGrace, 0) {
+	if t.gone(grace, 0) {
 		return nil
 	}
 	if t.gone(killBudget, syscall.SIGKILL) {
