@@ -1,0 +1,267 @@
+package customer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/uptrace/bun"
+
+	"automation/models"
+)
+
+// SessionState is where a session stands.
+type SessionState string
+
+// The states (S2-046): queued → active → stopped or failed, which are final. Queued is shown as active with that reason.
+const (
+	Queued  SessionState = "queued"
+	Active  SessionState = "active"
+	Stopped SessionState = "stopped"
+	Failed  SessionState = "failed"
+)
+
+// Reasons of a state (S2-042).
+const (
+	ReasonNone        = ""
+	ReasonExited      = "exited"
+	ReasonStopped     = "stopped_by_user"
+	ReasonKilled      = "killed"
+	ReasonPaused      = "sandbox_paused"
+	ReasonDeleted     = "sandbox_deleted"
+	ReasonStartFailed = "start_failed"
+	ReasonLost        = "lost"
+)
+
+// Errors that callers decide on.
+var (
+	// ErrStopping means that the present session of a sandbox is being stopped: a new one can start when it has ended.
+	ErrStopping = errors.New("the session is being stopped")
+	// ErrTicket means that a ticket is unknown, used or too old.
+	ErrTicket = errors.New("ticket is not valid")
+)
+
+// Session is a row of agent_sessions: one server that a customer started in a sandbox. A sandbox has at most one that is open.
+type Session struct {
+	bun.BaseModel `bun:"table:agent_sessions,alias:a"`
+
+	ID          string       `bun:"id,pk"` // sxe_ and 24 hexadecimal digits (S2-040)
+	SandboxID   uuid.UUID    `bun:"sandbox_id"`
+	OrgID       uuid.UUID    `bun:"org_id"`
+	CreatedAt   time.Time    `bun:"created_at"`
+	CreatedBy   string       `bun:"created_by"`
+	State       SessionState `bun:"state"`
+	Reason      string       `bun:"reason"`
+	ExitCode    *int         `bun:"exit_code"`
+	CommandID   *string      `bun:"command_id"`    // of the command in the box; nil: not known to have started
+	StartSentAt *time.Time   `bun:"start_sent_at"` // written before the start is sent
+	StopAskedAt *time.Time   `bun:"stop_asked_at"`
+	ClosedAt    *time.Time   `bun:"closed_at"`
+	PurgedAt    *time.Time   `bun:"purged_at"` // what it printed is gone
+	UpdatedAt   time.Time    `bun:"updated_at"`
+	LastSeq     int64        `bun:"last_seq"`   // of the newest line; of the exit line once it is closed
+	Bytes       int64        `bun:"bytes"`      // that the server printed
+	KeptBytes   int64        `bun:"kept_bytes"` // of them that are stored
+	KeptFrom    int64        `bun:"kept_from"`  // FirstSeq of the oldest chunk that is stored; 0: all are
+	LeaseToken  *uuid.UUID   `bun:"lease_token"`
+	LeaseUntil  *time.Time   `bun:"lease_until"`
+}
+
+// Truncated reports whether not all that the server printed is stored.
+func (s *Session) Truncated() bool { return s.KeptBytes < s.Bytes }
+
+// Closed reports whether the session has ended.
+func (s *Session) Closed() bool { return s.ClosedAt != nil }
+
+var sessionID = regexp.MustCompile(`^sxe_[0-9a-f]{24}$`)
+
+// IsSessionID reports whether id has the form of a session's (S2-040).
+func IsSessionID(id string) bool { return sessionID.MatchString(id) }
+
+func newSessionID() string {
+	raw := make([]byte, 12)
+	_, _ = rand.Read(raw) // never fails
+	return "sxe_" + hex.EncodeToString(raw)
+}
+
+// StartSession returns the open session of a sandbox, or a new one that is queued (S2-021). ErrStopping while one ends.
+func (s *Store) StartSession(ctx context.Context, orgID, sandboxID uuid.UUID, who string) (session *Session, err error) {
+	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		now := s.core.Now()
+		session = &Session{
+			ID: newSessionID(), SandboxID: sandboxID, OrgID: orgID, CreatedAt: now, CreatedBy: who, UpdatedAt: now, State: Queued,
+		}
+		n, err := changed(tx.NewInsert().Model(session).On("CONFLICT (sandbox_id) WHERE closed_at IS NULL DO NOTHING").Exec(ctx))
+		if err != nil || n == 1 {
+			return err
+		}
+		session = new(Session)
+		if err := newest(tx, session, sandboxID).Where("a.closed_at IS NULL").Scan(ctx); err != nil {
+			return missing(err, "open session")
+		}
+		if session.StopAskedAt != nil {
+			return ErrStopping
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start an agent in %s: %w", sandboxID, err)
+	}
+	return session, nil
+}
+
+func newest(db bun.IDB, session *Session, sandboxID uuid.UUID) *bun.SelectQuery {
+	return db.NewSelect().Model(session).Where("a.sandbox_id = ?", sandboxID).OrderExpr("a.created_at DESC, a.id DESC").Limit(1)
+}
+
+// NewestSession returns the present session of a sandbox, open or not; models.ErrNotFound before the first.
+func (s *Store) NewestSession(ctx context.Context, sandboxID uuid.UUID) (*Session, error) {
+	session := new(Session)
+	return session, missing(newest(s.core.Reads(), session, sandboxID).Scan(ctx), "newest session of %s", sandboxID)
+}
+
+// Session returns one; models.ErrNotFound.
+func (s *Store) Session(ctx context.Context, id string) (*Session, error) {
+	session := &Session{ID: id}
+	return session, missing(s.core.Reads().NewSelect().Model(session).WherePK().Scan(ctx), "session %s", id)
+}
+
+// StopSession asks the open session of a sandbox to end; one whose start was never sent ends with it (S2-034). It returns the
+// newest session as it is then; models.ErrNotFound before the first.
+func (s *Store) StopSession(ctx context.Context, sandboxID uuid.UUID) (session *Session, err error) {
+	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		now := s.core.Now()
+		_, err := tx.NewUpdate().Model((*Session)(nil)).
+			Set("stop_asked_at = ?0, updated_at = ?0", now).
+			Where("sandbox_id = ?", sandboxID).Where("closed_at IS NULL AND stop_asked_at IS NULL").Exec(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = tx.NewUpdate().Model((*Session)(nil)).
+			Set("state = ?, reason = ?, closed_at = ?, last_seq = last_seq + 1", Stopped, ReasonStopped, now).
+			Set("lease_token = NULL, lease_until = NULL").
+			Where("sandbox_id = ?", sandboxID).Where("closed_at IS NULL AND start_sent_at IS NULL").Exec(ctx)
+		if err != nil {
+			return err
+		}
+		session = new(Session)
+		return missing(newest(tx, session, sandboxID).Scan(ctx), "newest session")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stop the agent in %s: %w", sandboxID, err)
+	}
+	return session, nil
+}
+
+// ClaimSessions gives up to limit open sessions in boxes of places that nobody collects to token until until.
+func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token uuid.UUID, until time.Time, limit int) (claimed []*Session, err error) {
+	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		claimed = nil
+		free := tx.NewSelect().Model((*Session)(nil)).Column("a.id").
+			Join("JOIN sandboxes AS s ON s.id = a.sandbox_id").
+			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+				for _, p := range places {
+					q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
+				}
+				return q
+			}).
+			Join("JOIN sandboxes AS s ON s.id = a.sandbox_id").
+			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+				for _, p := range places {
+					q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
+				}
+				return q
+			}).
+			Where("a.closed_at IS NULL").
+			Where("a.lease_until IS NULL OR a.lease_until <= ?", s.core.Now()).
+			OrderExpr("a.created_at, a.id").Limit(int64(limit))
+		if s.core.Dialect() == models.Postgres {
+			free = free.For("UPDATE OF a SKIP LOCKED")
+		}
+		return tx.NewUpdate().Model(&claimed).
+			Set("lease_token = ?, lease_until = ?", token, until).
+			Where("id IN (?)", free).
+			Returning("*").
+			Scan(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim sessions: %w", err)
+	}
+	return claimed, nil
+}
+
+// held is a write to an open session by the one that collects it; models.ErrLeaseLost when that is another by now, or it has
+// ended.
+func (s *Store) held(ctx context.Context, id string, token uuid.UUID, what string, set func(*bun.UpdateQuery) *bun.UpdateQuery) (*Session, error) {
+	session := &Session{ID: id}
+	err := s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		q := set(tx.NewUpdate().Model(session).WherePK().Where("lease_token = ?", token).Where("closed_at IS NULL"))
+		n, err := changed(q.Returning("*").Exec(ctx))
+		if err == nil && n == 0 {
+			err = models.ErrLeaseLost
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s of session %s: %w", what, id, err)
+	}
+	return session, nil
+}
+
+// RenewSession prolongs the lease and returns the session as it is: its stop may be asked for.
+func (s *Store) RenewSession(ctx context.Context, id string, token uuid.UUID, until time.Time) (*Session, error) {
+	return s.held(ctx, id, token, "renew the lease", func(q *bun.UpdateQuery) *bun.UpdateQuery { return q.Set("lease_until = ?", until) })
+}
+
+// ReleaseSession gives a session up, for another to collect.
+func (s *Store) ReleaseSession(ctx context.Context, id string, token uuid.UUID) error {
+	_, err := s.held(ctx, id, token, "release the lease", func(q *bun.UpdateQuery) *bun.UpdateQuery { return q.Set("lease_until = NULL, lease_token = NULL") })
+	return err
+}
+
+// SendStart records that the start goes out now; models.ErrLeaseLost where the stop came first.
+func (s *Store) SendStart(ctx context.Context, id string, token uuid.UUID) error {
+	now := s.core.Now()
+	_, err := s.held(ctx, id, token, "record the start", func(q *bun.UpdateQuery) *bun.UpdateQuery {
+		return q.Set("start_sent_at = COALESCE(start_sent_at, ?0), updated_at = ?0", now).Where("stop_asked_at IS NULL OR start_sent_at IS NOT NULL")
+	})
+	return err
+}
+
+// SessionStarted stores the command that the box named: a fact, whoever holds the lease.
+func (s *Store) SessionStarted(ctx context.Context, id, commandID string) error {
+	err := s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
+		_, err := tx.NewUpdate().Model((*Session)(nil)).
+			Set("command_id = ?, state = ?, reason = ?, updated_at = ?", commandID, Active, ReasonNone, s.core.Now()).
+			Where("id = ?", id).Where("closed_at IS NULL").Exec(ctx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("record the command of session %s: %w", id, err)
+	}
+	return nil
+}
+
+// End is how a session ended.
+type End struct {
+	State    SessionState // Stopped or Failed
+	Reason   string
+	ExitCode *int
+}
+
+// CloseSession ends a session: its exit line follows the newest line. models.ErrLeaseLost when another holds it, or it has
+// ended.
+func (s *Store) CloseSession(ctx context.Context, id string, token uuid.UUID, end End) error {
+	now := s.core.Now()
+	_, err := s.held(ctx, id, token, "record the end", func(q *bun.UpdateQuery) *bun.UpdateQuery {
+		return q.Set("state = ?, reason = ?, exit_code = ?", end.State, end.Reason, end.ExitCode).
+			Set("closed_at = ?0, updated_at = ?0, last_seq = last_seq + 1", now).
+			Set("lease_token = NULL, lease_until = NULL")
+	})
+	return err
+}
