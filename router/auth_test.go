@@ -25,7 +25,7 @@ func routes(t *testing.T, h http.Handler, each func(method, path string)) {
 }
 
 func probe(path string) bool {
-	for _, end := range []string{"/health", "/ready", "/sdk-version", "/server_info"} {
+	for _, end := range []string{"/health", "/healthz", "/livez", "/ready", "/readyz", "/sdk-version", "/server_info"} {
 		if strings.HasSuffix(path, end) {
 			return true
 		}

@@ -36,6 +36,7 @@ type problem struct {
 	issues     []issue // what is wrong with the request, all of it
 	details    map[string]any
 	retryAfter time.Duration
+	fault      bool // of ours: it is logged, and what was asked for may have been done
 }
 
 // Error returns the message.
@@ -134,6 +135,7 @@ var sentinels = []struct {
 	{models.ErrWorkspaceFixed, problem{status: http.StatusConflict, code: "workspace_fixed", message: "The conversation has another workspace, which never changes"}},
 	{models.ErrWorkspaceTaken, problem{status: http.StatusConflict, code: "workspace_taken", message: "Another conversation works on this workspace"}},
 	{sandbox.ErrGone, problem{status: http.StatusGone, code: "sandbox_gone", message: "The provider no longer has this sandbox"}},
+	{sandbox.ErrUnreachable, problem{status: http.StatusServiceUnavailable, code: "sandbox_agent_unavailable", message: "The sandbox does not answer", retryAfter: retryFault}},
 	{errors.ErrUnsupported, problem{status: http.StatusConflict, code: "unsupported", message: "The sandbox cannot do that"}},
 }
 
@@ -154,21 +156,34 @@ func asProblem(err error) *problem {
 			return &then
 		}
 	}
+	switch models.Fault(err) {
+	case models.ErrFull:
+		return &problem{status: http.StatusInsufficientStorage, code: "disk_full", message: "The service has no room left on its disk", fault: true}
+	case models.ErrUnavailable:
+		p := unavailable("database_unavailable", "The database does not answer: try again", retryFault)
+		p.fault = true
+		return p
+	}
 	return nil
 }
 
-// fail writes the answer for err in the shape of the route. An error that nobody expected is logged here, once, and is the
-// contract's plain 500.
+// retryFault is when to try again after a fault that passes by itself.
+const retryFault = 5 * time.Second
+
+// fail writes the answer for err in the shape of the route. An error that nobody expected, or that is a fault
+// of ours, is logged here, once; the former is the contract's plain 500.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, own bool, err error) {
 	p := asProblem(err)
 	if rec, ok := w.(*recorder); ok && rec.wrote() {
 		s.log.WarnContext(r.Context(), "answer broken off", "request_id", requestID(r), "error", err)
 		panic(http.ErrAbortHandler) // record cuts the connection, so that nobody takes the answer for whole
 	}
-	if p == nil {
+	if p == nil || p.fault {
 		if !errors.Is(err, context.Canceled) || r.Context().Err() == nil {
 			s.log.ErrorContext(r.Context(), "request failed", "request_id", requestID(r), "error", err)
 		}
+	}
+	if p == nil {
 		internalError(w)
 		return
 	}

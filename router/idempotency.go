@@ -76,7 +76,7 @@ func (s *server) first(w http.ResponseWriter, r *http.Request, who Caller, reque
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), rememberWithin)
 	defer cancel()
 	if err != nil {
-		if asProblem(err) != nil {
+		if p := asProblem(err); p != nil && !p.fault {
 			s.remembering(ctx, s.Store.ForgetRequest(ctx, request))
 		}
 		return err

@@ -72,7 +72,7 @@ func (a *App) assemble(context.Context) error {
 	if err := a.knowRoutes(api); err != nil {
 		return err
 	}
-	a.server = &http.Server{Handler: a.forRoles(api), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin}
+	a.server = &http.Server{Handler: a.forRoles(api), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, ErrorLog: a.serverLog()}
 	return nil
 }
 

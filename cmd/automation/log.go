@@ -2,8 +2,10 @@ package main
 
 import (
 	"io"
+	"log"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/lmittmann/tint"
 
@@ -27,6 +29,17 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// serverLog is where net/http writes what goes wrong with connections, as lines like all others.
+func (a *App) serverLog() *log.Logger { return log.New(connectionLog{a.component("http")}, "", 0) }
+
+type connectionLog struct{ log *slog.Logger }
+
+// Write implements io.Writer; p is one line.
+func (l connectionLog) Write(p []byte) (int, error) {
+	l.log.Warn("connection failed", "error", strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
 // component is the log of one part of the service.

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"automation/config"
+	"automation/models"
+	"automation/sandbox"
 )
 
 // lines is the log of a test.
@@ -45,6 +49,20 @@ func (l *lines) read() []map[string]any {
 	return all
 }
 
+func TestErrorsAreClassed(t *testing.T) {
+	for kind, err := range map[string]error{
+		"timeout": context.DeadlineExceeded, "disk_full": syscall.ENOSPC, "too_many_files": &os.SyscallError{Syscall: "accept4", Err: syscall.EMFILE},
+		"box_unreachable": sandbox.ErrUnreachable, "database_unavailable": models.ErrClosed, "credential_refused": sandbox.ErrRefused,
+	} {
+		l := newLines(t)
+		l.log.Warn("step failed", "error", fmt.Errorf("do: %w", err))
+		require.Equal(t, kind, l.read()[0]["error_kind"])
+	}
+	l := newLines(t)
+	l.log.Warn("step failed", "error", errors.New("new to everybody"))
+	require.NotContains(t, l.read()[0], "error_kind")
+}
+
 func TestLinesHaveTheirKeysInOneFormAndOrder(t *testing.T) {
 	l := newLines(t)
 	id := uuid.New()
@@ -58,7 +76,7 @@ func TestLinesHaveTheirKeysInOneFormAndOrder(t *testing.T) {
 		`"loop":"settle x","box.size":3,"box.at.place":"here"\}$`, first)
 	second := strings.Split(l.buf.String(), "\n")[1]
 	require.Regexp(t, `"event":"preparing_step_failed","run_id":"r2","automation_id":"a","workspace_id":"`+id.String()+`","due_at":"2026-01-02T02:04:05Z",`+
-		`"duration_ms":1500,"error":"read: context deadline exceeded","step":"output","retry_in_seconds":2\}$`, second)
+		`"duration_ms":1500,"error":"read: context deadline exceeded","error_kind":"timeout","step":"output","retry_in_seconds":2\}$`, second)
 }
 
 // marker is a secret that a test plants; it must not be found in any line.

@@ -136,7 +136,7 @@ func (h *logHandler) flatten(to []slog.Attr, prefix string, a slog.Attr) []slog.
 	case slog.KindString:
 		return append(to, slog.String(key, h.secrets.redact(value.String())))
 	case slog.KindAny:
-		return append(to, slog.Any(key, h.plain(value.Any())))
+		return withErrorKind(append(to, slog.Any(key, h.plain(value.Any()))), key, value.Any())
 	default: // numbers and truth values
 		return append(to, slog.Attr{Key: key, Value: value})
 	}

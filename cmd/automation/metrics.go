@@ -58,7 +58,7 @@ func (a *App) listenMetrics(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.metrics.Handler())
-	a.scrapes = &http.Server{Handler: mux, ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: time.Minute, IdleTimeout: idleWithin}
+	a.scrapes = &http.Server{Handler: mux, ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: time.Minute, IdleTimeout: idleWithin, ErrorLog: a.serverLog()}
 	a.scrapeListener = l
 	a.onClose(func() error {
 		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {

@@ -54,12 +54,21 @@ func (c *repeats) count(line slog.Record) bool {
 	return false
 }
 
+// ofTheMachine are kinds of errors that are about the service as a whole, whatever it was doing: their texts differ (a port, a
+// run), and are no other failure for that.
+var ofTheMachine = []string{kindDatabaseGone, kindDiskFull, kindTooManyFiles}
+
 // identity is the same for lines that tell of the same failure.
 func identity(line slog.Record) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", line.Level, line.Message)
+	general := false
 	line.Attrs(func(a slog.Attr) bool {
-		if !slices.Contains(varying, a.Key) {
+		general = a.Key == errorKindKey && slices.Contains(ofTheMachine, a.Value.String())
+		return !general
+	})
+	line.Attrs(func(a slog.Attr) bool {
+		if !slices.Contains(varying, a.Key) && !(general && a.Key == "error") {
 			fmt.Fprintf(&b, "\x00%s\x00%s", a.Key, a.Value)
 		}
 		return true
