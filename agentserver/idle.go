@@ -53,6 +53,16 @@ func (c *idleClock) idle() time.Duration {
 	return max(0, c.now().Sub(c.last))
 }
 
+// lastWork is the moment of the last real work: the same one at each call until there is more.
+func (c *idleClock) lastWork() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running > 0 {
+		return c.now()
+	}
+	return c.last
+}
+
 // wholeSeconds is a duration as the contract writes it: whole seconds in the form of a float, 25.0.
 type wholeSeconds time.Duration
 

@@ -56,7 +56,7 @@ func newServer(config Config, environ []string, log *slog.Logger, now func() tim
 	}
 	s.histories = conversation.Open(config.ConversationsPath)
 	s.storage, err = storage.Open(storage.Options{
-		Root: config.Home, Guard: s.commands, Log: log, Now: now, LastActive: func() time.Time { return now().Add(-s.idle.idle()) },
+		Root: config.Home, Guard: s.commands, Log: log, Now: now, LastActive: s.idle.lastWork,
 		Protected: []string{config.PersistenceDir, config.BashEventsDir, config.ConversationsPath},
 		Workspace: config.WorkspacePath, RuntimesDir: config.runtimesDir(), WorktreeRoot: config.WorktreeRoot, Histories: s.histories,
 		StateDir: filepath.Join(config.PersistenceDir, "storage"), Settings: config.Storage,

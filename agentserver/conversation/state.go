@@ -6,13 +6,23 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Statuses are the words of an execution status, in the contract's order.
 var Statuses = []string{"idle", "running", "paused", "waiting_for_confirmation", "finished", "error", "stuck", "deleting"}
+
+// Files of a history.
+const (
+	stateFile = "base_state.json"
+	metaFile  = "meta.json"
+	leaseFile = "owner_lease.json"
+)
 
 // Running is the execution status of a conversation whose agent works.
 const Running = "running"
@@ -60,7 +70,7 @@ func (s *Store) Get(id string, now time.Time) (Conversation, error) {
 	defer root.Close()
 	c := Conversation{ID: id, Status: "idle"}
 	var all stored
-	for _, name := range []string{"base_state.json", "meta.json"} {
+	for _, name := range []string{stateFile, metaFile} {
 		text, err := s.read(id, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -77,7 +87,7 @@ func (s *Store) Get(id string, now time.Time) (Conversation, error) {
 	}
 	c.CreatedAt, c.UpdatedAt, c.Title, c.Tags = all.CreatedAt.UTC(), all.UpdatedAt.UTC(), all.Title, all.Tags
 	c.Workspace, c.Profile = all.Workspace, all.Profile
-	if info, err := root.Lstat("base_state.json"); err == nil && info.Mode().IsRegular() {
+	if info, err := root.Lstat(stateFile); err == nil && info.Mode().IsRegular() {
 		c.LastActive = info.ModTime().UTC()
 	}
 	expires, there := s.lease(id)
@@ -88,6 +98,39 @@ func (s *Store) Get(id string, now time.Time) (Conversation, error) {
 	return c, nil
 }
 
+// LastActive is when the state of a conversation was last written; zero: unknown.
+func (s *Store) LastActive(id string) time.Time {
+	var st unix.Stat_t
+	if !IsID(id) || unix.Lstat(filepath.Join(s.path, id, stateFile), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return time.Time{}
+	}
+	return time.Unix(st.Mtim.Unix()).UTC()
+}
+
+// Stamp tells cheaply whether what Get reads of a conversation has been written since: then it is another one.
+func (s *Store) Stamp(id string) string {
+	var stamp strings.Builder
+	for _, name := range []string{stateFile, metaFile, leaseFile} {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(s.path, id, name), &st); err != nil {
+			fmt.Fprint(&stamp, err, ";")
+			continue
+		}
+		fmt.Fprint(&stamp, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano(), ";")
+	}
+	return stamp.String()
+}
+
+// Stamps is the stamp of all conversations together.
+func (s *Store) Stamps() string {
+	ids, err := s.IDs()
+	stamps := make([]string, 0, len(ids))
+	for _, id := range ids {
+		stamps = append(stamps, id, s.Stamp(id))
+	}
+	return fmt.Sprint(err, stamps)
+}
+
 // lease is when the lease runs out that a server holds on a conversation.
 func (s *Store) lease(id string) (expires time.Time, there bool) {
 	root, err := s.within(id)
@@ -95,12 +138,12 @@ func (s *Store) lease(id string) (expires time.Time, there bool) {
 		return time.Time{}, false
 	}
 	defer root.Close()
-	info, err := root.Lstat("owner_lease.json")
+	info, err := root.Lstat(leaseFile)
 	if err != nil {
 		return time.Time{}, false
 	}
 	written := info.ModTime().Add(leaseDoubt)
-	text, err := s.read(id, "owner_lease.json")
+	text, err := s.read(id, leaseFile)
 	if err != nil {
 		return written, true
 	}

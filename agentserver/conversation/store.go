@@ -133,7 +133,7 @@ func (s *Store) Create(id string, meta, state []byte) error {
 	if err := errors.Join(os.MkdirAll(s.path, 0o700), os.Mkdir(dir, 0o700)); err != nil {
 		return fmt.Errorf("conversation: %w", err)
 	}
-	err := errors.Join(os.Mkdir(filepath.Join(dir, "events"), 0o700), s.write(id, "meta.json", meta), s.write(id, "base_state.json", state))
+	err := errors.Join(os.Mkdir(filepath.Join(dir, "events"), 0o700), s.write(id, metaFile, meta), s.write(id, stateFile, state))
 	if err != nil {
 		return fmt.Errorf("conversation: %w", errors.Join(err, s.Remove(id)))
 	}

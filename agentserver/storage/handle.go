@@ -91,9 +91,13 @@ func (h handle) mkdir(name string) error { return unix.Mkdirat(h.fd(), name, 0o7
 
 // move renames a name of this directory into another one; nothing is ever replaced.
 func (h handle) move(name string, to handle, as string) error {
-	err := unix.Renameat2(h.fd(), name, to.fd(), as, unix.RENAME_NOREPLACE)
+	return moveAt(h.fd(), name, to.fd(), as)
+}
+
+func moveAt(from int, name string, to int, as string) error {
+	err := unix.Renameat2(from, name, to, as, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // file systems without the flag; the names are ours
-		err = unix.Renameat(h.fd(), name, to.fd(), as)
+		err = unix.Renameat(from, name, to, as)
 	}
 	return err
 }

@@ -49,6 +49,9 @@ type layout interface {
 	tenants(ctx context.Context) ([]Tenant, error)
 	// whileIdle runs f while the tenant is held idle, and says why it did not.
 	whileIdle(id string, f func()) (busy string)
+	// startedSince reports whether something has begun to use the tenant that whileIdle cannot hold back, since a moment at
+	// which something of it was moved into the trash under the name entry.
+	startedSince(id, entry string, moved time.Time) bool
 	// lastActive is when the tenant was last active; zero: unknown.
 	lastActive(id string) time.Time
 	// mark notes that the tenant's runtime is archived, durably; unmark takes the note away.

@@ -40,12 +40,16 @@ type docker struct {
 	area      *area
 	histories *conversation.Store
 	now       func() time.Time
+	mounts    mountLook
 }
+
+// mountsFor is how old what is known of mounts may be before something is moved.
+const mountsFor = 250 * time.Millisecond
 
 func (l *docker) tenants(context.Context) ([]Tenant, error) {
 	ids, err := l.ids()
 	all := make([]Tenant, 0, len(ids))
-	mounted := foreignMounts()
+	mounted := l.mounts.since(time.Now())
 	for _, id := range ids {
 		all = append(all, l.tenant(id, mounted))
 	}
@@ -178,31 +182,39 @@ func (l *docker) lock(id string, create bool) (unlock func(), busy string) {
 	return func() { _ = file.Close() }, ""
 }
 
+// whileIdle looks at everything before it takes the lock, and under it only at whether anything of that has changed since: the
+// lock is held for as long as f takes (S0-144). No lock keeps a container from mounting the runtime meanwhile; see startedSince.
 func (l *docker) whileIdle(id string, f func()) (busy string) {
 	if err := os.MkdirAll(l.area.path(runtimeControl), 0o700); err != nil {
 		return reasonFor(err)
+	}
+	plain := conversation.Plain(id)
+	before := l.histories.Stamp(plain)
+	if busy := l.busyBy(l.histories.Get(plain, l.now())); busy != "" {
+		return busy
+	}
+	if isMounted(l.mounts.since(time.Now().Add(-mountsFor)), id) {
+		return reasonContainer
 	}
 	unlock, busy := l.lock(id, true)
 	if busy != "" {
 		return busy
 	}
 	defer unlock()
-	if busy := l.busyBy(l.histories.Get(conversation.Plain(id), l.now())); busy != "" {
-		return busy
-	}
-	if isMounted(foreignMounts(), id) {
-		return reasonContainer
+	if l.histories.Stamp(plain) != before {
+		return reasonUsed
 	}
 	f()
 	return ""
 }
 
+func (l *docker) startedSince(id, entry string, moved time.Time) bool {
+	mounted := l.mounts.since(moved)
+	return isMounted(mounted, id) || strings.Contains(mounted, "/"+trashName+"/"+entry+"/")
+}
+
 func (l *docker) lastActive(id string) time.Time {
-	c, err := l.histories.Get(conversation.Plain(id), l.now())
-	if err != nil {
-		return time.Time{}
-	}
-	return c.LastActive
+	return l.histories.LastActive(conversation.Plain(id))
 }
 
 func (l *docker) mark(id string) error {

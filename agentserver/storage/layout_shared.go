@@ -69,17 +69,26 @@ func (l *shared) conversing() (string, error) {
 	return "", err
 }
 
+// whileIdle reads the conversations before commands are held back, and then only looks whether one has changed.
 func (l *shared) whileIdle(_ string, f func()) (busy string) {
+	before := l.histories.Stamps()
+	if busy, _ = l.conversing(); busy != "" {
+		return busy
+	}
 	done := l.guard.WhileIdle(func() {
-		if busy, _ = l.conversing(); busy == "" { // no command runs here
-			f()
+		if l.histories.Stamps() != before {
+			busy = reasonUsed
+			return
 		}
+		f() // no command runs here
 	})
 	if !done {
 		return reasonRunning
 	}
 	return busy
 }
+
+func (l *shared) startedSince(string, string, time.Time) bool { return false }
 
 func (l *shared) lastActive(string) time.Time { return l.active() }
 

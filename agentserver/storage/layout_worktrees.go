@@ -121,10 +121,17 @@ func (l *worktrees) conversing(id string) string {
 }
 
 func (l *worktrees) whileIdle(id string, f func()) (busy string) {
+	plain := conversation.Plain(id)
+	before := l.histories.Stamp(plain)
+	if busy = l.conversing(id); busy != "" {
+		return busy
+	}
 	done := l.guard.WhileIdle(func() {
-		if busy = l.conversing(id); busy == "" { // no command runs here
-			f()
+		if l.histories.Stamp(plain) != before {
+			busy = reasonUsed
+			return
 		}
+		f() // no command runs here
 	})
 	if !done {
 		return reasonRunning
@@ -132,12 +139,10 @@ func (l *worktrees) whileIdle(id string, f func()) (busy string) {
 	return busy
 }
 
+func (l *worktrees) startedSince(string, string, time.Time) bool { return false }
+
 func (l *worktrees) lastActive(id string) time.Time {
-	c, err := l.histories.Get(conversation.Plain(id), l.now())
-	if err != nil {
-		return time.Time{}
-	}
-	return c.LastActive
+	return l.histories.LastActive(conversation.Plain(id))
 }
 
 func (l *worktrees) mark(string) error { return errNoArchive }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 )
 
 // mountPoints lists what is mounted where. A bind mount of the same file system is seen by nothing else.
@@ -60,4 +62,22 @@ func foreignMounts() string {
 		}
 	}
 	return all.String()
+}
+
+// mountLook is what foreignMounts said last: looking at every process is too slow to do it for each thing that is moved.
+type mountLook struct {
+	mu   sync.Mutex
+	at   time.Time
+	text string
+}
+
+// since is what was mounted at some moment not before this one.
+func (l *mountLook) since(moment time.Time) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at.Before(moment) {
+		l.at = time.Now()
+		l.text = foreignMounts()
+	}
+	return l.text
 }

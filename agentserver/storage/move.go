@@ -5,9 +5,10 @@ import (
 	"errors"
 	"os"
 	"path"
+	"time"
 )
 
-// reasonUsed means that a conversation was used after the plan to archive it was made.
+// reasonUsed means that a conversation was used after the plan was made.
 const reasonUsed = "used since"
 
 // move renames one item into the trash while its tenant is held idle, and makes sure that what it moved is what was planned.
@@ -37,16 +38,46 @@ func (s *Storage) move(ctx context.Context, item *Item) {
 	if busy != "" {
 		item.skip(busy)
 	}
-	if item.Outcome == Moved {
-		if reason := item.verify(ctx, dir, entry); reason != "" {
-			item.skip(reason)
-			if err := item.putBack(dir, entry, parent, base); err != nil {
-				s.options.Log.Warn("moved by mistake and not put back", "path", item.Path, "trash", entry, "error", err)
-				return // held for ever
-			}
+	if item.Outcome != Moved {
+		a.trash.release(entry)
+		return
+	}
+	item.entry, item.moved = entry, time.Now()
+	if reason := item.verify(ctx, dir, entry); reason != "" {
+		s.regret(item, reason)
+	}
+}
+
+// confirm gives what was moved to the deletion, but what somebody has begun to use meanwhile: that is put back.
+func (s *Storage) confirm(items []Item) {
+	last := time.Time{}
+	for _, item := range items {
+		if item.moved.After(last) {
+			last = item.moved
 		}
 	}
-	a.trash.release(entry)
+	for i := range items {
+		item := &items[i]
+		if item.Outcome != Moved {
+			continue
+		}
+		if item.layout.startedSince(item.ConversationID, item.entry, last) {
+			s.regret(item, reasonUsed)
+		} else {
+			item.unit.part.area.trash.release(item.entry)
+		}
+	}
+}
+
+// regret puts back what was moved. What cannot be put back is held in the trash until the server ends.
+func (s *Storage) regret(item *Item, reason string) {
+	err := item.putBack()
+	if err != nil {
+		s.options.Log.Warn("moved by mistake and not put back", "path", item.Path, "trash", item.entry, "error", err)
+	} else {
+		item.unit.part.area.trash.release(item.entry)
+	}
+	item.skip(reason)
 }
 
 // take looks at the item once more and renames it. A runtime is marked first, so that a crash between the two leaves an
@@ -58,13 +89,13 @@ func (i *Item) take(parent handle, base string, dir handle, entry string) (reaso
 		return reasonFor(err)
 	case identityOf(st) != i.unit.id:
 		return reasonChanged
+	case i.usedSince():
+		return reasonUsed
 	case i.Tier != TierRuntime:
 		if err := rename(parent, base, dir, entry); err != nil {
 			return reasonFor(err)
 		}
 		return ""
-	case !i.layout.lastActive(i.ConversationID).Equal(i.lastActive):
-		return reasonUsed
 	}
 	if err := i.layout.mark(i.ConversationID); err != nil {
 		return reasonFor(err)
@@ -75,9 +106,29 @@ func (i *Item) take(parent handle, base string, dir handle, entry string) (reaso
 	return ""
 }
 
+// usedSince reports whether the tenant has been active since the plan looked at it: what it has may be something else by now.
+// An activity that was unknown then keeps a runtime only.
+func (i *Item) usedSince() bool {
+	if i.lastActive.IsZero() && i.Tier != TierRuntime {
+		return false
+	}
+	return !i.layout.lastActive(i.ConversationID).Equal(i.lastActive)
+}
+
 // putBack undoes take.
-func (i *Item) putBack(dir handle, entry string, parent handle, base string) error {
-	if err := dir.move(entry, parent, base); err != nil {
+func (i *Item) putBack() error {
+	a := i.unit.part.area
+	dir, err := a.trash.open(false)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	parent, err := a.root.descend(path.Dir(i.unit.name))
+	if err != nil {
+		return err
+	}
+	defer parent.close()
+	if err := dir.move(i.entry, parent, path.Base(i.unit.name)); err != nil {
 		return err
 	}
 	if i.Tier == TierRuntime {

@@ -60,6 +60,8 @@ type Item struct {
 	unit       Unit
 	layout     layout
 	lastActive time.Time
+	entry      string    // its name in the trash, once moved
+	moved      time.Time // when; on the clock of this process
 }
 
 // Request asks for a pass.

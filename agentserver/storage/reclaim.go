@@ -125,6 +125,7 @@ func (s *Storage) apply(ctx context.Context, items []Item, fresh bool) int64 {
 			s.walks.forget(item.ConversationID)
 		}
 	}
+	s.confirm(items)
 	account(items)
 	budget, cancel := context.WithTimeout(ctx, deleteGrace)
 	defer cancel()
@@ -180,6 +181,9 @@ func (i *Item) renew(now *Scan) bool {
 				i.skip(reasonChanged)
 			default:
 				i.unit, i.Files = unit, unit.Files
+				if i.Tier != TierRuntime { // that was planned for its age
+					i.lastActive = t.LastActive
+				}
 				return true
 			}
 			return false

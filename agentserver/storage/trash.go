@@ -14,8 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // trashName is the directory in the root that things are moved into before they are deleted: on the same file system, so
@@ -26,7 +24,6 @@ const trashName = ".agent-server-trash"
 const (
 	trashWorkers = 4
 	trashBatch   = 1024
-	fullRetries  = 8 // how often a directory is emptied into which somebody goes on writing
 )
 
 // What cannot be deleted is tried again after these times, each twice the one before.
@@ -145,20 +142,12 @@ func (t *trash) batch(dir handle) bool {
 		t.log.Warn("trash cannot be read", "error", err)
 		return false
 	}
-	work := make(chan string)
-	var workers sync.WaitGroup
-	for range trashWorkers {
-		workers.Go(func() {
-			for name := range work {
-				t.delete(dir, name)
-			}
-		})
-	}
+	d := deletion{ctx: t.ctx, dir: dir, free: make(chan struct{}, trashWorkers-1)}
+	var entries sync.WaitGroup
 	for _, name := range names {
-		work <- name
+		d.share(&entries, func() { t.delete(&d, name) })
 	}
-	close(work)
-	workers.Wait()
+	entries.Wait()
 	return len(names) > 0 && t.ctx.Err() == nil
 }
 
@@ -189,11 +178,9 @@ func (t *trash) pending(dir handle) ([]string, error) {
 	return names, nil
 }
 
-// delete removes one entry. The directories in it are moved up into the trash and come under a later batch, so that no
-// depth costs handles, and no mount is ever entered: a mount point cannot be moved. What cannot be removed is left where it
-// is, said once, and keeps nothing else.
-func (t *trash) delete(dir handle, name string) {
-	err := t.tryDelete(dir, name)
+// delete removes one entry. What cannot be removed is left where it is, said once, and keeps nothing else.
+func (t *trash) delete(d *deletion, name string) {
+	err := d.remove(d.dir.fd(), name, 0)
 	if t.ctx.Err() != nil {
 		return
 	}
@@ -236,83 +223,19 @@ func (t *trash) stuck(root string) []Stuck {
 	return all
 }
 
-func (t *trash) tryDelete(dir handle, name string) error {
-	if t.ctx.Err() != nil {
-		return nil
-	}
-	err := dir.unlink(name)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
-		return err
-	}
-	st, statErr := dir.stat(name)
-	if statErr != nil || !isDir(st) {
-		return errors.Join(err, statErr)
-	}
-	if st.Mode&0o700 != 0o700 {
-		if err := dir.unlock(name); err != nil {
-			return err
-		}
-	}
-	entry, err := dir.open(name)
-	if err != nil {
-		return err
-	}
-	defer entry.close()
-	for range fullRetries {
-		failed := t.emptyOut(entry, dir)
-		err = dir.rmdir(name)
-		if failed != nil || !errors.Is(err, unix.ENOTEMPTY) {
-			return errors.Join(failed, err)
-		}
-	}
-	return err
-}
-
-// emptyOut removes the files of an entry and moves its directories up. It returns the first thing that would not go, and
-// goes on past it.
-func (t *trash) emptyOut(entry, dir handle) error {
-	fresh, failed := entry.open(".") // reads from the start
-	if failed != nil {
-		return failed
-	}
-	defer fresh.close()
-	names, failed := fresh.names(-1)
-	for _, name := range names {
-		err := entry.unlink(name)
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if t.ctx.Err() != nil {
-			return t.ctx.Err()
-		}
-		if err := lift(entry, name, dir); err != nil && failed == nil {
-			failed = fmt.Errorf("%q: %w", name, err)
-		}
-	}
-	return failed
-}
-
-// lift moves a directory up into the trash. That takes the right to write in it, which its owner can always give.
-func lift(entry handle, name string, dir handle) error {
-	err := entry.move(name, dir, newName())
-	if errors.Is(err, fs.ErrPermission) {
-		if err := entry.unlock(name); err != nil {
-			return err
-		}
-		err = entry.move(name, dir, newName())
-	}
-	return err
-}
-
 // size is what the trash still takes on disk, in bytes.
 func (t *trash) size(ctx context.Context) (int64, error) {
+	dir, err := t.root.stat(trashName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
 	all := newTally(identity{}, false)
 	w := walker{ctx: ctx, free: make(chan struct{}, walkers)}
-	err := w.from(t.root, trashName, nil, all)
-	return all.all.bytes + linkCounter{}.take(all.links), err
+	err = w.from(t.root, trashName, nil, all)
+	return max(0, all.all.bytes-allocated(dir)) + linkCounter{}.take(all.links), err // the directory itself stays
 }
 
 // hold leaves an entry alone.
