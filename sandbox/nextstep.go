@@ -19,7 +19,8 @@ const (
 	StepInspect     Step = "inspect"       // ask the provider
 	StepCreate      Step = "create"        // provider call, for the box of a conversation; that of a run is created by dispatch
 	StepSearch      Step = "search"        // look a create up whose answer was lost
-	StepUnaccounted Step = "unaccounted"   // a lost create that cannot be looked up: shown, never deleted by us
+	StepUnaccounted Step = "unaccounted"   // a lost create that has no label to look it up by: shown
+	StepAccount     Step = "account"       // find out which box of the user's it made, if that can be told
 	StepQuiesce     Step = "quiesce"       // let the command that called back end, or stop it
 	StepOutput      Step = "output"        // store output, exit code and finish response
 	StepReclaim     Step = "reclaim"       // let the box free rebuildable files
@@ -169,6 +170,12 @@ func nextUnnamed(b *models.Sandbox, f Facts) Next {
 			return Next{Step: StepClose, Why: "every identity is gone"}
 		}
 		return nextSeen(b, f, Next{Step: StepRest})
+	}
+	if at, waits := candidatesAt(b, f); waits {
+		if at.After(f.Now) {
+			return Next{Step: StepWait, At: at}
+		}
+		return Next{Step: StepAccount}
 	}
 	if b.Observed != models.SeenProvisioning {
 		return Next{Step: StepRest}

@@ -276,6 +276,13 @@ func TestBoxesOfWhichNothingIsNamed(t *testing.T) {
 	}
 	missing := row(models.WantDeleted, models.SeenMissing, func(b *models.Sandbox) { b.Identities = nil })
 	require.Equal(t, sandbox.StepRest, sandbox.NextStep(missing, facts()).Step, "a row that never had an identity is never deleted")
+	unaccounted := row(models.WantDeleted, models.SeenMissing, func(b *models.Sandbox) { b.Identities, b.CreateEndedAt = nil, at(0) })
+	soon := facts(func(f *sandbox.Facts) { f.Capabilities.Labels, f.Now = false, t0.Add(10*time.Minute-time.Second) })
+	require.Equal(t, sandbox.Next{Step: sandbox.StepWait, At: t0.Add(10 * time.Minute)}, sandbox.NextStep(unaccounted, soon))
+	due := facts(func(f *sandbox.Facts) { f.Capabilities.Labels, f.Now = false, t0.Add(10*time.Minute) })
+	require.Equal(t, sandbox.StepAccount, sandbox.NextStep(unaccounted, due).Step)
+	unaccounted.Searches = 1
+	require.Equal(t, sandbox.StepRest, sandbox.NextStep(unaccounted, due).Step, "its candidates are looked for once")
 	gone := row(models.WantDeleted, models.SeenRunning, func(b *models.Sandbox) { b.Identities[0].GoneAt = at(0) })
 	require.Equal(t, sandbox.StepClose, sandbox.NextStep(gone, facts()).Step, "deleted when every identity is gone")
 }

@@ -115,12 +115,8 @@ func (w *work) lastActivity(obs Observation) *time.Time {
 func (w *work) search() (models.Step, bool, error) {
 	b := w.claim.Box
 	step := w.blank(StepSearch)
-	if b.CreateEndedAt == nil {
-		if err := w.Store.MarkCreate(w.lease.Wire, b.ID, w.claim.Token, false); err != nil {
-			return step, false, fmt.Errorf("mark the end of create: %w", err)
-		}
-		now := w.Store.Now()
-		b.CreateEndedAt = &now
+	if err := w.createEnded(); err != nil {
+		return step, false, err
 	}
 	found, err := w.find()
 	switch {

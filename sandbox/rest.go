@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,22 +52,6 @@ func (w *work) close(n Next) models.Step {
 	w.sees(&step, models.SeenDeleted)
 	w.done(&step, w.event("deleted", "ok", n.Why))
 	step.ClearStamp = true
-	return step
-}
-
-// unaccounted ends the search for a create whose answer was lost at a provider without labels: the box may exist, nobody can
-// tell which it is, and it is never deleted by us.
-func (w *work) unaccounted() models.Step {
-	b := w.claim.Box
-	step := w.blank(StepUnaccounted)
-	w.sees(&step, models.SeenMissing)
-	step.Next, step.NeedsAttention, step.Searches = nil, AttentionUnaccounted, b.Searches+1
-	event := w.event("unaccounted", "failed", "the answer of create was lost and the provider keeps no labels")
-	window := map[string]*time.Time{"create_sent_at": b.CreateSentAt, "create_ended_at": b.CreateEndedAt}
-	if detail, err := json.Marshal(window); err == nil {
-		event.Detail = detail
-	}
-	step.Events = []models.Event{event}
 	return step
 }
 

@@ -71,8 +71,8 @@ type Timer struct {
 type Capabilities struct {
 	Suspend       SuspendKind `json:"suspend"`
 	SameIdentity  bool        `json:"same_identity"` // after a resume (S0-125)
-	List          bool        `json:"list"`
-	ExactList     bool        `json:"exact_list"` // a list shows a box as soon as it exists
+	List          bool        `json:"list"`          // without labels: only of one user's boxes
+	ExactList     bool        `json:"exact_list"`    // a list shows a box as soon as it exists
 	Labels        bool        `json:"labels"`
 	LastActivity  bool        `json:"last_activity"`
 	NativeIdle    Timer       `json:"native_idle"`
@@ -111,6 +111,8 @@ func (c Capabilities) IdleTimer(ttl time.Duration) time.Duration {
 type Label struct {
 	Deployment  uuid.UUID
 	WorkspaceID uuid.UUID // uuid.Nil in a List: all of the deployment
+	// Owner is in a List whose boxes are meant, where the provider keeps no labels and shows a key only its own user's.
+	Owner Owner
 }
 
 // Owner is whose box it is, for providers with credentials per user.
@@ -164,6 +166,7 @@ type Observation struct {
 	Label        Label      // as far as the provider shows it
 	LastActivity *time.Time // nil: not shown
 	ExpiresAt    *time.Time // the provider's own expiry; nil: none shown
+	CreatedAt    *time.Time // by the provider's clock; nil: not shown
 	Detail       string     // the provider's words on a failed state
 }
 
@@ -193,6 +196,7 @@ type Backend interface {
 	// Delete removes all open identities; nil only when the provider shows them gone, ErrBusy when that is under way, ErrGone
 	// when there was nothing.
 	Delete(ctx context.Context, box Ref) error
-	// List yields what carries the deployment label (in all states, all pages). errors.ErrUnsupported where the provider has none.
+	// List yields what carries the deployment label (in all states, all pages), or where there are no labels all boxes of
+	// label.Owner, which cannot do without. errors.ErrUnsupported where the provider has no list, or none without an owner.
 	List(ctx context.Context, label Label) iter.Seq2[Observation, error]
 }

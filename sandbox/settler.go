@@ -242,7 +242,9 @@ func (w *work) do(ctx context.Context, n Next) (step models.Step, ends bool, err
 	case StepSearch:
 		return w.search()
 	case StepUnaccounted:
-		return w.unaccounted(), true, nil
+		return w.unaccounted()
+	case StepAccount:
+		return w.account()
 	case StepQuiesce, StepOutput, StepReclaim:
 		step, err = w.prepare(n.Step)
 		return step, false, err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -31,7 +30,7 @@ const (
 // stays readable after a delete (S1-049). Every route answers 404 for its upstream's failures too.
 var openhandsCan = sandbox.Capabilities{
 	Suspend: sandbox.SuspendDisk, SameIdentity: true,
-	List:          true,
+	List:          true, // of one user's boxes
 	NativeIdle:    sandbox.Timer{Supported: true, Action: "suspend", Default: 20 * time.Minute},
 	NativeExpiry:  sandbox.Timer{Supported: true, Action: "delete", Default: 60 * day},
 	KeepsHistory:  true,
@@ -321,13 +320,6 @@ func (b *openhands) deleteOne(ctx context.Context, owner sandbox.Owner, id strin
 		return fmt.Errorf("accepted, but a second look failed: %w", err)
 	}
 	return fmt.Errorf("accepted, but shown %s: %w", obs.State, sandbox.ErrBusy)
-}
-
-// List needs an owner, whose boxes alone a key shows; there are no labels.
-func (b *openhands) List(context.Context, sandbox.Label) iter.Seq2[sandbox.Observation, error] {
-	return func(yield func(sandbox.Observation, error) bool) {
-		yield(sandbox.Observation{}, fmt.Errorf("list by label: %w", errors.ErrUnsupported))
-	}
 }
 
 // environment is what the contract gives a command in a box, beside what every run gets (contract section 4.3).

@@ -23,6 +23,8 @@ func agentOp(method, path string) string {
 		return "bash_search"
 	case strings.HasPrefix(path, "api/bash/bash_commands/") && strings.HasSuffix(path, "/stop"):
 		return "bash_stop"
+	case path == "api/conversations/count":
+		return "conversation_count"
 	case strings.HasPrefix(path, "api/conversations/") && method == http.MethodGet:
 		return "events"
 	case path == "server_info":
@@ -60,6 +62,8 @@ func (s *Stub) agent(w http.ResponseWriter, r *http.Request, op, id string) {
 		answerJSON(w, http.StatusOK, map[string]bool{"success": true})
 	case "events":
 		s.events(w, b)
+	case "conversation_count":
+		answerJSON(w, http.StatusOK, b.conversations)
 	case "server_info":
 		answerJSON(w, http.StatusOK, map[string]any{"version": "1.58.2", "uptime": 60.0, "idle_time": 3600.0})
 	default:
@@ -128,7 +132,7 @@ func (s *Stub) bashSearch(w http.ResponseWriter, r *http.Request, b *Sandbox) {
 			continue
 		}
 		switch {
-		case q.Get("kind__eq") == "BashCommand":
+		case q.Get("kind__eq") != "BashOutput":
 			items = append(items, map[string]any{"id": c.ID, "command": c.Text, "kind": "BashCommand"})
 		case c.Exit != nil || c.Stdout+c.Stderr != "":
 			items = append(items, map[string]any{
@@ -151,6 +155,15 @@ func (s *Stub) events(w http.ResponseWriter, b *Sandbox) {
 		})
 	}
 	answerJSON(w, http.StatusOK, map[string]any{"items": items, "next_page_id": nil})
+}
+
+// Run starts a command in a box, as a person does.
+func (s *Stub) Run(sandbox, command string) {
+	s.locked(func() {
+		if b := s.box(sandbox); b != nil {
+			b.commands = append(b.commands, &Command{ID: strconv.Itoa(len(b.commands)), Text: command, Sandbox: sandbox})
+		}
+	})
 }
 
 // Entrypoint returns the newest command in a box that is neither a download nor a removal; false when there is none.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -133,13 +134,7 @@ func (s *Stub) sandboxes(w http.ResponseWriter, r *http.Request, op, id, user st
 		}
 		answerJSON(w, http.StatusOK, list)
 	case "search":
-		items := []any{}
-		for _, b := range slices.Backward(s.boxes) {
-			if b.Owner == user && b.DeletedAt.IsZero() {
-				items = append(items, s.info(b))
-			}
-		}
-		answerJSON(w, http.StatusOK, map[string]any{"items": items, "next_page_id": nil})
+		s.search(w, r, user)
 	case "pause":
 		s.answerChange(w, b, "PAUSED")
 	case "resume":
@@ -156,6 +151,26 @@ func (s *Stub) sandboxes(w http.ResponseWriter, r *http.Request, op, id, user st
 	}
 }
 
+// search shows a user's sandboxes, newest first, a hundred a page; the id of a page is how many are before it.
+func (s *Stub) search(w http.ResponseWriter, r *http.Request, user string) {
+	items, before := []any{}, 0
+	from, _ := strconv.Atoi(r.URL.Query().Get("page_id"))
+	var next any
+	for _, b := range slices.Backward(s.boxes) {
+		if b.Owner != user || !b.DeletedAt.IsZero() {
+			continue
+		}
+		if len(items) == 100 {
+			next = strconv.Itoa(before)
+			break
+		}
+		if before++; before > from {
+			items = append(items, s.info(b))
+		}
+	}
+	answerJSON(w, http.StatusOK, map[string]any{"items": items, "next_page_id": next})
+}
+
 // answerChange moves a sandbox; an unknown one is 404, as every failure of the provider's own upstream is.
 func (s *Stub) answerChange(w http.ResponseWriter, b *Sandbox, status string) {
 	if b == nil {
@@ -169,17 +184,23 @@ func (s *Stub) answerChange(w http.ResponseWriter, b *Sandbox, status string) {
 }
 
 func (s *Stub) create(w http.ResponseWriter, user string) {
-	id := fmt.Sprintf("sbx-%05d-%08x", len(s.boxes)+1, time.Now().UnixNano()&0xffffffff)
-	b := &Sandbox{ID: id, Owner: user, Status: "STARTING", CreatedAt: time.Now(), starts: s.starting, uploads: map[string][]byte{}}
-	b.Detail = s.detail
+	b := s.add(user)
+	b.starts, b.Detail = s.starting, s.detail
 	switch {
 	case s.never:
 		b.starts = 1 << 30
 	case s.detail != "":
 		b.Status = "ERROR"
 	}
+	answerJSON(w, http.StatusOK, map[string]string{"id": b.ID})
+}
+
+// add makes a sandbox.
+func (s *Stub) add(user string) *Sandbox {
+	id := fmt.Sprintf("sbx-%05d-%08x", len(s.boxes)+1, time.Now().UnixNano()&0xffffffff)
+	b := &Sandbox{ID: id, Owner: user, Status: "STARTING", CreatedAt: time.Now(), uploads: map[string][]byte{}}
 	s.boxes = append(s.boxes, b)
-	answerJSON(w, http.StatusOK, map[string]string{"id": id})
+	return b
 }
 
 // info is a sandbox as the API shows it: key and addresses only while it runs.

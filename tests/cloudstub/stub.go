@@ -48,7 +48,7 @@ var People = []Person{
 }
 
 // Call is one request that the stub got. Op is its short name: users_me, agent_profiles, mint, create, get, search, pause, resume, delete,
-// bash_start, bash_search, bash_stop, upload, events, server_info, other.
+// bash_start, bash_search, bash_stop, upload, events, conversation_count, server_info, other.
 type Call struct {
 	Op, Method, URL, Auth, Body string
 	Sandbox                     string
@@ -77,6 +77,8 @@ type Sandbox struct {
 	commands []*Command
 	uploads  map[string][]byte
 	turns    []json.RawMessage // actions of its conversations, newest first
+
+	conversations int
 }
 
 // Command is a command of a box's agent server.
@@ -198,6 +200,16 @@ func (s *Stub) Set(id, status string) {
 			s.become(b, status)
 		}
 	})
+}
+
+// Plant makes a running sandbox of a user's, at a time, as a create whose answer was lost or a person at the web UI does.
+func (s *Stub) Plant(userID string, at time.Time, conversations int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.add(userID)
+	b.CreatedAt, b.conversations = at, conversations
+	s.become(b, "RUNNING")
+	return b.ID
 }
 
 // Vanish removes a sandbox without a call.
