@@ -31,8 +31,20 @@ type Claim struct {
 	Now        time.Time
 }
 
+// interruptionsMost is how often the budget of the steps before a suspend or delete (prepare_until) begins anew because the
+// claim that had it ended early, by a crash, a stop or an error: a box whose preparation kills the service is not prepared for
+// ever, and one whose holder was gone for an hour is prepared all the same.
+const interruptionsMost = 3
+
+// Of a claim that ended early: it counts as a failed try, but not of a resume, which nobody waits for any longer.
+const (
+	interruptedTries  = "CASE WHEN desired = 'running' THEN attempts ELSE attempts + 1 END"
+	interruptedBudget = "CASE WHEN attempts < ? THEN NULL ELSE prepare_until END"
+)
+
 // ClaimBoxes leases up to n boxes of the place with next_step_at <= now and no live lease, earliest first, each with a new
-// token, for lease. prepare_until is stored at the first claim after an order.
+// token, for lease. prepare_until is stored at the first claim after an order, and anew when a lease is taken over that ran
+// out.
 func (s *Store) ClaimBoxes(ctx context.Context, p Place, n int, lease, budget time.Duration) ([]Claim, error) {
 	if n <= 0 {
 		return nil, nil
@@ -48,7 +60,9 @@ func (s *Store) ClaimBoxes(ctx context.Context, p Place, n int, lease, budget ti
 			Model(&boxes).
 			Set("lease_token = ?", token).
 			Set("lease_until = ?", now.Add(lease)).
-			Set("prepare_until = COALESCE(prepare_until, ?)", now.Add(budget)).
+			Set("attempts = CASE WHEN lease_until IS NULL THEN attempts ELSE "+interruptedTries+" END").
+			Set("prepare_until = COALESCE(CASE WHEN lease_until IS NULL THEN prepare_until ELSE "+interruptedBudget+" END, ?)",
+				interruptionsMost, now.Add(budget)).
 			Where("id IN (SELECT id FROM picked)").
 			Returning("*").
 			Scan(ctx)
@@ -244,12 +258,11 @@ func (s *Store) Reload(ctx context.Context, boxID, token uuid.UUID) (Claim, erro
 	return claims[0], nil
 }
 
-// Release gives the lease back WHERE lease_token = token and keeps next_step_at. A lease that is no longer token's is nothing
-// to give back: no error.
+// Release gives the lease back before the work is done, WHERE lease_token = token, and keeps next_step_at. A lease that is no
+// longer token's is nothing to give back: no error.
 func (s *Store) Release(ctx context.Context, boxID, token uuid.UUID) error {
 	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
-			Set("lease_token = NULL, lease_until = NULL").
+		_, err := released(tx).
 			Where("id = ? AND lease_token = ?", boxID, token).
 			Exec(ctx)
 		if err != nil {
@@ -259,11 +272,18 @@ func (s *Store) Release(ctx context.Context, boxID, token uuid.UUID) error {
 	})
 }
 
+// released ends claims whose work is not done.
+func released(tx bun.IDB) *bun.UpdateQuery {
+	return tx.NewUpdate().Model((*Sandbox)(nil)).
+		Set("lease_token = NULL, lease_until = NULL").
+		Set("attempts = "+interruptedTries).
+		Set("prepare_until = "+interruptedBudget, interruptionsMost)
+}
+
 // ReleaseAll clears every lease: on SQLite at start, where one process owns the file.
 func (s *Store) ReleaseAll(ctx context.Context) error {
 	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
-			Set("lease_token = NULL, lease_until = NULL").
+		_, err := released(tx).
 			Where("lease_until IS NOT NULL").
 			Exec(ctx)
 		if err != nil {

@@ -105,18 +105,43 @@ func TestBR_03_AProcessClaimsOnlyPlacesItServes(t *testing.T) {
 	})
 }
 
-func TestTheBudgetOfPreparingStepsOutlivesACrash(t *testing.T) {
+func TestTheBudgetOfPreparingStepsIsNotUsedUpWhileNobodyHasTheBox(t *testing.T) {
 	clock := modelstest.NewClock()
-	modelstest.Each(t, func(t *testing.T, s *models.Store) {
-		f := seed(t, s)
-		require.NoError(t, s.Order(t.Context(), f.Box.ID, models.WantDeleted, "janitor", "due"))
-		first := claim(t, s)
-		until := *first.Box.PrepareUntil
-		clock.Advance(61 * time.Second)
-		second := claim(t, s)
-		require.NotEqual(t, first.Token, second.Token, "the lease ran out and was taken over")
-		sameTime(t, until, second.Box.PrepareUntil)
-	}, models.WithClock(clock.Now))
+	for name, gone := range map[string]func(t *testing.T, s *models.Store, c models.Claim){
+		"the holder died": func(*testing.T, *models.Store, models.Claim) {},
+		"the holder let go": func(t *testing.T, s *models.Store, c models.Claim) {
+			require.NoError(t, s.Release(t.Context(), c.Box.ID, c.Token))
+		},
+		"the only process was started again": func(t *testing.T, s *models.Store, _ models.Claim) {
+			require.NoError(t, s.ReleaseAll(t.Context()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			modelstest.Each(t, func(t *testing.T, s *models.Store) {
+				f := seed(t, s)
+				require.NoError(t, s.Order(t.Context(), f.Box.ID, models.WantRunning, "user:u", "resume"))
+				gone(t, s, claim(t, s))
+				clock.Advance(time.Hour)
+				resume := claim(t, s)
+				require.Zero(t, resume.Box.Attempts, "a resume is not given up for it")
+				require.NoError(t, s.Release(t.Context(), f.Box.ID, resume.Token))
+
+				require.NoError(t, s.Order(t.Context(), f.Box.ID, models.WantSuspended, "callback", "callback"))
+				last := claim(t, s)
+				for range 3 {
+					gone(t, s, last)
+					clock.Advance(time.Hour)
+					next := claim(t, s)
+					require.NotEqual(t, last.Token, next.Token)
+					sameTime(t, next.Now.Add(time.Minute), next.Box.PrepareUntil)
+					last = next
+				}
+				gone(t, s, last)
+				clock.Advance(time.Hour)
+				sameTime(t, *last.Box.PrepareUntil, claim(t, s).Box.PrepareUntil) // what kills its holder again and again is not prepared for ever
+			}, models.WithClock(clock.Now))
+		})
+	}
 }
 
 func TestNextStepAtIsTheLaterOfStepAndLeasePerRow(t *testing.T) {

@@ -471,3 +471,20 @@ func TestBR_03_ABackendThatIsNotConfiguredIsNotClaimed(t *testing.T) {
 		r.is(box.ID, models.WantRunning, models.SeenRunning, false)
 	})
 }
+
+func TestAProviderThatIsDownForHoursCostsNoOutput(t *testing.T) {
+	one(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+		run, box := r.running()
+		r.exit(run, box, "out", 0)
+		r.finish(run, models.Outcome{})
+		for range 2 {
+			r.fake.Fail("Inspect", &sandbox.ProviderError{Status: 503})
+			r.settle()
+			require.Nil(r, r.box(box.ID).PrepareUntil, "the budget begins when the provider answers")
+			r.clock.Advance(time.Hour)
+		}
+		r.settle()
+		r.is(box.ID, models.WantSuspended, models.SeenSuspended, true)
+		require.NotNil(r, r.run(run.ID).OutputAt)
+	})
+}
