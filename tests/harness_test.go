@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,7 +47,16 @@ type program struct {
 // coverage names the folder into which the program counts the statements that it runs; unset: it does not count.
 const coverage = "GOCOVERDIR"
 
+// sideBySide is how many tests a core runs: they wait for other processes and for times more than they compute.
+const sideBySide = 4
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(sideBySide*runtime.GOMAXPROCS(0)))
+	}
 	code := m.Run()
 	for _, path := range []string{binary.path, hookedBinary.path} {
 		if path != "" {
@@ -166,6 +177,7 @@ func command(t *testing.T, env []string, args ...string) result {
 // server is a running service.
 type server struct {
 	t    *testing.T
+	path string   // of the program
 	args []string // of every start
 	env  []string // of every start
 	data string
@@ -187,11 +199,18 @@ func start(t *testing.T, env ...string) *server {
 // startRoles is start with only some of the service's roles; none means all.
 func startRoles(t *testing.T, roles []string, env ...string) *server {
 	t.Helper()
-	home := t.TempDir()
-	s := &server{t: t, args: []string{"serve"}, data: filepath.Join(home, "data"), key: "the-key-of-this-test"}
+	s := prepare(t, build(t), t.TempDir(), env...)
 	if len(roles) > 0 {
 		s.args = append(s.args, "--roles", strings.Join(roles, ","))
 	}
+	s.launch()
+	return s
+}
+
+// prepare is a service that is not started yet, with its data below home.
+func prepare(t *testing.T, path, home string, env ...string) *server {
+	t.Helper()
+	s := &server{t: t, path: path, args: []string{"serve"}, data: filepath.Join(home, "data"), key: "the-key-of-this-test"}
 	s.env = clean(home, append([]string{
 		"AUTOMATION_DATA_DIR=" + s.data,
 		"AUTOMATION_LISTEN=127.0.0.1:0",
@@ -208,14 +227,13 @@ func startRoles(t *testing.T, roles []string, env ...string) *server {
 			t.Logf("log of the service, without requests:\n%s", s.story())
 		}
 	})
-	s.launch()
 	return s
 }
 
 // launch starts the process and waits until it serves.
 func (s *server) launch() {
 	s.t.Helper()
-	s.cmd = exec.Command(build(s.t), s.args...)
+	s.cmd = exec.Command(s.path, s.args...)
 	s.cmd.Env = s.env
 	stderr, err := s.cmd.StderrPipe()
 	require.NoError(s.t, err)
