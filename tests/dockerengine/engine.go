@@ -52,6 +52,7 @@ type Image struct {
 	Entrypoint string
 	Files      map[string]string // path in the image → file of this machine
 	Links      map[string]string // path in the image → target
+	Open       []string          // directories of the image that anybody may write to
 	once       sync.Once
 	err        error
 }
@@ -87,6 +88,11 @@ func (i *Image) write(to io.Writer) error {
 	for name, source := range i.Files {
 		if err := addFile(w, name, source); err != nil {
 			return err
+		}
+	}
+	for _, name := range i.Open {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: inArchive(name) + "/", Mode: 0o1777}); err != nil {
+			return fmt.Errorf("archive %s: %w", name, err)
 		}
 	}
 	for name, target := range i.Links {
@@ -184,7 +190,7 @@ func WithShell(t testing.TB, root string) string {
 	}
 	withShell.Name, withShell.Entrypoint = "automation-test:shell", "/agentserver"
 	withShell.Files = map[string]string{"/agentserver": AgentServer(t, root), busybox: busybox}
-	withShell.Links = map[string]string{}
+	withShell.Links, withShell.Open = map[string]string{}, []string{"/opt"}
 	for _, name := range applets {
 		withShell.Links["/bin/"+name] = "busybox"
 	}
