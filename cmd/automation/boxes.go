@@ -22,7 +22,7 @@ func newSandboxes(io Streams) *cobra.Command {
 	as := outputFlag(c)
 	c.AddCommand(newBoxList(io, as), newBoxShow(io, as), newBoxEvents(io, as), newBoxOrder(io, as, "pause", "Pause boxes"),
 		newBoxOrder(io, as, "resume", "Wake boxes; that does not move their due date"), newBoxExtend(io, as), newBoxKeep(io, as),
-		newBoxUnkeep(io, as), newBoxReclaim(io, as), newBoxRemove(io, as))
+		newBoxUnkeep(io, as), newBoxReclaim(io, as), newBoxExport(io, as), newBoxRemove(io, as))
 	return c
 }
 
@@ -162,7 +162,7 @@ func (s *session) writeBox(b boxObject, names map[string]string) error {
 		"created", ago(&b.CreatedAt, s.now), "paused", ago(b.SuspendedAt, s.now), "memory", memory,
 		"last access", ago(b.LastAccessAt, s.now), "deleted", ago(b.DeletedAt, s.now), "cleanup", s.cleanup(b.Cleanup),
 		"kept", kept, "provider expires", until(b.ExpiresAt, s.now), "billed", strings.TrimSpace(b.Billed+" "+b.BilledDetail),
-		"caches freed", freed, "note", b.Note, "needs attention", b.NeedsAttention)
+		"caches freed", freed, "export", b.Export.summary(s.now), "note", b.Note, "needs attention", b.NeedsAttention)
 }
 
 func newBoxEvents(io Streams, as *format) *cobra.Command {

@@ -41,13 +41,15 @@ var (
 
 // client calls the HTTP API of a service, as every client command and the demo do.
 type client struct {
-	root  string // URL of the API, without /v1
-	token string
-	http  *http.Client
+	root      string // URL of the API, without what is in below
+	below     string // what the paths of json begin with: /v1
+	token     string
+	keyHeader string // which header has the token: Authorization, as a bearer, or the one of boxes
+	http      *http.Client
 }
 
 func newClient(root, token string) *client {
-	return &client{root: root, token: token, http: &http.Client{
+	return &client{root: root, below: "/v1", token: token, keyHeader: "Authorization", http: &http.Client{
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second},
 	}}
 }
@@ -158,7 +160,7 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 	return c.json(ctx, http.MethodGet, path, nil, into)
 }
 
-// json makes one call below /v1 with a JSON body; into may be nil, or a *json.RawMessage for the answer as it is.
+// json makes one call below c.below with a JSON body; into may be nil, or a *json.RawMessage for the answer as it is.
 func (c *client) json(ctx context.Context, method, path string, body, into any) error {
 	var raw []byte
 	kind := ""
@@ -169,7 +171,7 @@ func (c *client) json(ctx context.Context, method, path string, body, into any) 
 		}
 		kind = "application/json"
 	}
-	answer, err := c.call(ctx, method, "/v1"+path, kind, raw)
+	answer, err := c.call(ctx, method, c.below+path, kind, raw)
 	if err != nil || into == nil {
 		return err
 	}
@@ -210,9 +212,7 @@ func (c *client) exchange(ctx context.Context, method, path, kind string, body [
 	if err != nil {
 		return got, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
-	if c.token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.token)
-	}
+	c.login(request)
 	if kind != "" {
 		request.Header.Set("Content-Type", kind)
 	}
@@ -226,6 +226,17 @@ func (c *client) exchange(ctx context.Context, method, path, kind string, body [
 		return got, c.unreached(err)
 	}
 	return got, nil
+}
+
+// login puts the token into a request.
+func (c *client) login(request *http.Request) {
+	switch {
+	case c.token == "":
+	case c.keyHeader == "Authorization":
+		request.Header.Set(c.keyHeader, "Bearer "+c.token)
+	default:
+		request.Header.Set(c.keyHeader, c.token)
+	}
 }
 
 // unreached keeps the cause of an error of net/http, without the method and URL that it repeats.

@@ -52,28 +52,29 @@ type (
 		Attempts    int        `json:"attempts"`
 	}
 	boxObject struct {
-		ID             string     `json:"id"`
-		AutomationID   string     `json:"automation_id"`
-		RunID          string     `json:"run_id"`
-		Backend        string     `json:"backend"`
-		ProviderID     string     `json:"provider_id"`
-		Desired        string     `json:"desired"`
-		Observed       string     `json:"observed"`
-		ObservedAt     *time.Time `json:"observed_at"`
-		OrderedAt      *time.Time `json:"ordered_at"`
-		OrderedBy      string     `json:"ordered_by"`
-		OrderReason    string     `json:"order_reason"`
-		SuspendedAt    *time.Time `json:"suspended_at"`
-		MemoryKept     bool       `json:"memory_kept"`
-		Billed         string     `json:"billed"`
-		BilledDetail   string     `json:"billed_detail"`
-		ExpiresAt      *time.Time `json:"expires_at"`
-		LastAccessAt   *time.Time `json:"last_access_at"`
-		CreatedAt      time.Time  `json:"created_at"`
-		DeletedAt      *time.Time `json:"deleted_at"`
-		Note           string     `json:"note"`
-		NeedsAttention string     `json:"needs_attention"`
-		ReclaimedBytes int64      `json:"reclaimed_bytes"`
+		ID             string        `json:"id"`
+		AutomationID   string        `json:"automation_id"`
+		RunID          string        `json:"run_id"`
+		Backend        string        `json:"backend"`
+		ProviderID     string        `json:"provider_id"`
+		Desired        string        `json:"desired"`
+		Observed       string        `json:"observed"`
+		ObservedAt     *time.Time    `json:"observed_at"`
+		OrderedAt      *time.Time    `json:"ordered_at"`
+		OrderedBy      string        `json:"ordered_by"`
+		OrderReason    string        `json:"order_reason"`
+		SuspendedAt    *time.Time    `json:"suspended_at"`
+		MemoryKept     bool          `json:"memory_kept"`
+		Billed         string        `json:"billed"`
+		BilledDetail   string        `json:"billed_detail"`
+		ExpiresAt      *time.Time    `json:"expires_at"`
+		LastAccessAt   *time.Time    `json:"last_access_at"`
+		CreatedAt      time.Time     `json:"created_at"`
+		DeletedAt      *time.Time    `json:"deleted_at"`
+		Note           string        `json:"note"`
+		NeedsAttention string        `json:"needs_attention"`
+		ReclaimedBytes int64         `json:"reclaimed_bytes"`
+		Export         *exportObject `json:"export"`
 		Kept           *struct {
 			At     time.Time `json:"at"`
 			By     string    `json:"by"`

@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"automation": automationCommand, "code": exitsWith, "dispatch": dispatched(app), "newest-sweep": newestSweep(app),
+					"automation": automationCommand, "code": exitsWith, "dispatch": dispatched(app), "newest-sweep": newestSweep(app), "stub-box": stubbedBox,
 				},
 				Setup: func(env *testscript.Env) error {
 					env.Setenv("HOME", env.WorkDir)
@@ -72,6 +72,7 @@ func exitsWith(ts *testscript.TestScript, neg bool, args []string) {
 func inProcess(ts *testscript.TestScript, args []string) int {
 	var env []string
 	for _, name := range append(config.Names(), "HOME", "PATH", "COLUMNS", "AUTOMATION_URL", "AUTOMATION_TOKEN", "AUTOMATION_TOKEN_FILE",
+		"AUTOMATION_SESSION_KEY", "AUTOMATION_SESSION_KEY_FILE",
 		"AUTOMATION_SANDBOX_CLENUP_DELAY_SECONDS") {
 		if value := ts.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
