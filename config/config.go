@@ -110,6 +110,9 @@ type Dispatch struct {
 	// IdleTTL is set as the idle timer of new boxes where the provider has one; 0 or empty: the provider's own (S0-018).
 	IdleTTL time.Duration `env:"AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS" default:"1200" unit:"s" empty:"zero"`
 
+	// AgentCommand is the server that customers start in a box.
+	AgentCommand string `env:"AUTOMATION_CUSTOMER_AGENT_COMMAND" default:"python -m openhands.agent_server"`
+
 	DownloadTimeout  time.Duration `env:"AUTOMATION_EXTERNAL_DOWNLOAD_TIMEOUT" default:"120" unit:"s" min:"1"`
 	DownloadMaxBytes int64         `env:"AUTOMATION_EXTERNAL_MAX_FILESIZE" default:"104857600" min:"1"`
 

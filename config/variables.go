@@ -112,6 +112,7 @@ var meanings = map[string]string{ //nolint:gosec // names and words, no credenti
 	"AUTOMATION_SANDBOX_PROVISION_MAX_ATTEMPTS":           "boxes tried for one run",
 	"AUTOMATION_SANDBOX_PROVISION_RETRY_DELAY":            "between two of them",
 	"AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS":            "idle timer set at the provider, where it has one; 0: its own",
+	"AUTOMATION_CUSTOMER_AGENT_COMMAND":                   "the server that customers start in a sandbox, as a shell command",
 	"AUTOMATION_EXTERNAL_DOWNLOAD_TIMEOUT":                "of the download of a tarball from elsewhere",
 	"AUTOMATION_EXTERNAL_MAX_FILESIZE":                    "bytes of such a tarball",
 	"AUTOMATION_RATE_LIMIT_MIN_WAIT":                      "first wait after a provider said too many requests",

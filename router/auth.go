@@ -23,6 +23,9 @@ var (
 	localOrgID  = uuid.NewSHA1(uuid.NameSpaceDNS, []byte("openhands-local-org"))
 )
 
+// localPermissions are those of the local user.
+var localPermissions = []string{viewAutomations, manageAutomations}
+
 // Caller is who asks. Everything a caller sees or changes is in the caller's organization.
 type Caller struct {
 	UserID      uuid.UUID
@@ -86,7 +89,7 @@ func (s *server) login(r *http.Request, runToken bool) (Caller, error) {
 		if local != "" && subtle.ConstantTimeCompare([]byte(cred.Key), []byte(local)) == 1 {
 			return Caller{
 				UserID: localUserID, OrgID: localOrgID, Email: "local@localhost", Role: "admin",
-				Permissions: []string{viewAutomations, manageAutomations},
+				Permissions: localPermissions,
 			}, nil
 		}
 		if runID, err := s.Store.VerifyRunToken(cred.Key); err == nil {

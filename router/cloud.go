@@ -98,6 +98,20 @@ func (c *Cloud) Verify(ctx context.Context, cred Credential) (Caller, error) {
 	return who, err
 }
 
+// PermissionsNow returns what the user whose key it is may do in an organization at this moment; none where the key is refused.
+func (c *Cloud) PermissionsNow(ctx context.Context, key string, orgID uuid.UUID) ([]string, error) {
+	cred := Credential{Key: key, OrgID: orgID.String()}
+	status, body, err := c.ask(ctx, cred)
+	if err != nil {
+		return nil, fmt.Errorf("ask what a user may do: %w", err)
+	}
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		return nil, nil
+	}
+	who, err := callerOf(status, body, cred)
+	return who.Permissions, err
+}
+
 // ask makes the request; a 429 is repeated with growing waits.
 func (c *Cloud) ask(ctx context.Context, cred Credential) (status int, body []byte, err error) {
 	wait := c.settings.InitialBackoff

@@ -37,7 +37,7 @@ type parameter struct {
 }
 
 // accessWords say who gets in.
-var accessWords = map[access]string{open: "anybody", contract: "login", callback: "login or the run's own token", own: "login"}
+var accessWords = map[access]string{open: "anybody", contract: "login", callback: "login or the run's own token", own: "login", public: "customer key; at the root"}
 
 // docsOf writes the page for the table of routes.
 func docsOf(table []route, base, version string) ([]byte, error) {

@@ -25,6 +25,7 @@ const (
 	statusCreated   = http.StatusCreated
 	statusAccepted  = http.StatusAccepted
 	statusNoContent = http.StatusNoContent
+	statusSwitching = http.StatusSwitchingProtocols
 )
 
 // problem is an answer that is not a success. The contract's routes show it as {"detail": …}, ours as
@@ -99,6 +100,35 @@ func changedMeanwhile(tag string) error {
 // badGateway says that the box answered something that makes no sense, or broke off.
 func badGateway(message string) error {
 	return &problem{status: http.StatusBadGateway, code: "sandbox_agent_failed", message: message}
+}
+
+// The answers of the routes of customers (statements S2).
+
+func sandboxUnknown() error {
+	return &problem{status: http.StatusNotFound, code: "sandbox_not_found", message: "The tenant has no such sandbox"}
+}
+
+func agentNotStarted() error {
+	return &problem{status: http.StatusNotFound, code: "sandbox_agent_not_started", message: "No server runs in this sandbox"}
+}
+
+func sessionChanged() error {
+	return conflict("sandbox_agent_session_changed", "This is not the present session: read the status again")
+}
+
+// agentUnavailable says that a server cannot be started now; after 0 means that waiting does not help.
+func agentUnavailable(code, message string, after time.Duration) error {
+	return unavailable(code, message, after)
+}
+
+// sandboxesUnavailable says that the service itself cannot do it now.
+func sandboxesUnavailable(message string) error {
+	return unavailable("sandboxes_unavailable", message, 5*time.Second)
+}
+
+// isRefusal reports whether a credential was found to be none, and not that it could not be looked at.
+func (p *problem) isRefusal() bool {
+	return p != nil && (p.status == http.StatusUnauthorized || p.status == http.StatusForbidden || p.status == http.StatusBadRequest)
 }
 
 // sandboxArchived says that a box is gone for good, as everybody wanted.
@@ -259,6 +289,11 @@ func noContent(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// switching is the head of the answer to an upgrade that is written by hand, on the connection itself.
+func switching(protocol string) string {
+	return "HTTP/1.1 101 Switching Protocols\r\nUpgrade: " + protocol + "\r\nConnection: Upgrade\r\n\r\n"
 }
 
 // notModified says that the caller has read what there is.

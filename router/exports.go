@@ -63,7 +63,7 @@ func (s *server) exportSandbox(w http.ResponseWriter, r *http.Request, who Calle
 }
 
 func (s *server) export(ctx context.Context, b *models.Sandbox, who Caller) (*models.Export, error) {
-	b, leave, err := s.enter(ctx, b, who)
+	b, leave, err := s.enter(ctx, b, who.name())
 	if err != nil {
 		return nil, err
 	}

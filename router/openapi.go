@@ -37,6 +37,9 @@ func document(table []route, base, version string) ([]byte, error) {
 		if paths[path] == nil {
 			paths[path] = map[string]any{}
 		}
+		if line.access == public {
+			paths[path]["servers"] = []any{map[string]any{"url": "/"}}
+		}
 		methods := []string{line.method}
 		if line.method == anyMethod {
 			methods = proxied
@@ -78,7 +81,7 @@ func (types shapes) operation(line route, name string) map[string]any {
 		success["content"] = content("application/json", types.of(reflect.TypeOf(line.answer)))
 	}
 	kind := "ContractProblem"
-	if line.access == own {
+	if line.access == own || line.access == public {
 		kind = "Problem"
 	}
 	problem := map[string]any{"description": "What is wrong", "content": content("application/json", reference(kind))}
@@ -122,6 +125,11 @@ func parametersOf(line route) []any {
 		all = append(all, map[string]any{
 			"name": "id", "in": "path", "required": true, "description": "Of the " + line.about, "schema": identifier.schema,
 		})
+	}
+	for _, name := range []string{"tenantId", "sandboxId"} {
+		if strings.Contains(line.path, "{"+name+"}") {
+			all = append(all, map[string]any{"name": name, "in": "path", "required": true, "schema": identifier.schema})
+		}
 	}
 	if strings.Contains(line.path, "*") {
 		all = append(all, map[string]any{

@@ -64,7 +64,7 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 
 // pass enters the box and passes the request on. An error that isDial says that there was nobody to take it.
 func (s *server) pass(w http.ResponseWriter, r *http.Request, b *models.Sandbox, rest string, who Caller) error {
-	b, leave, err := s.enter(r.Context(), b, who)
+	b, leave, err := s.enter(r.Context(), b, who.name())
 	if err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, b *models.Sandbox,
 	return s.forward(w, r, target, rest, b.SessionKey)
 }
 
-// enter lets the caller into the box, which is resumed where needed and held until leave is called, once.
-func (s *server) enter(ctx context.Context, b *models.Sandbox, who Caller) (inside *models.Sandbox, leave func(), err error) {
+// enter lets who ("user:<id>") into the box, which is resumed where needed and held until leave is called, once.
+func (s *server) enter(ctx context.Context, b *models.Sandbox, who string) (inside *models.Sandbox, leave func(), err error) {
 	switch {
 	case b.Observed == models.SeenDeleted:
 		return nil, nil, sandboxArchived("The sandbox was deleted; what is kept of it can still be read")
@@ -92,7 +92,7 @@ func (s *server) enter(ctx context.Context, b *models.Sandbox, who Caller) (insi
 	}
 	waiting, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
-	if inside, leave, err = s.Access.Enter(waiting, b, who.name()); err == nil {
+	if inside, leave, err = s.Access.Enter(waiting, b, who); err == nil {
 		return inside, leave, nil
 	}
 	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil

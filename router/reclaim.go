@@ -47,7 +47,7 @@ func (s *server) reclaim(ctx context.Context, b *models.Sandbox, who Caller, dry
 	if err := awake(b); err != nil {
 		return nil, err
 	}
-	b, leave, err := s.enter(ctx, b, who)
+	b, leave, err := s.enter(ctx, b, who.name())
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,8 @@ type Deps struct {
 	Runtimes Runtimes
 	// Exports makes exports by hand.
 	Exports Exports
+	// Customers start agents in boxes.
+	Customers Customers
 
 	// LocalKey logs the local user in (design section 11); empty: nobody. Cloud checks every other credential; nil: there is
 	// none. With neither, nothing but the probes answers (S0-156).
@@ -143,10 +145,10 @@ func New(d Deps) http.Handler {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	table := s.routes()
-	s.document, s.undocumented = document(table, d.Config.HTTP.BasePath, d.Version)
+	table, public := s.routes(), s.customerRoutes()
+	s.document, s.undocumented = document(slices.Concat(table, public), d.Config.HTTP.BasePath, d.Version)
 	if s.undocumented == nil {
-		s.docsPage, s.undocumented = docsOf(table, d.Config.HTTP.BasePath, d.Version)
+		s.docsPage, s.undocumented = docsOf(slices.Concat(table, public), d.Config.HTTP.BasePath, d.Version)
 	}
 	root := chi.NewRouter()
 	root.Use(s.record, s.onlyLoopback, s.cors)
@@ -156,6 +158,7 @@ func New(d Deps) http.Handler {
 		return line.access == open || slices.Contains([]string{"/openapi.json", "/docs", "/metrics"}, line.path)
 	}
 	s.mount(root, slices.DeleteFunc(slices.Clone(table), func(line route) bool { return !atRoot(line) }))
+	s.mount(root, public)
 	if base := strings.TrimRight(d.Config.HTTP.BasePath, "/"); base != "" {
 		root.Route(base, func(r chi.Router) { s.mount(r, table) })
 	}

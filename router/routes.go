@@ -18,6 +18,7 @@ const (
 	contract               // a logged-in caller, on a route of the Python service: errors are {"detail": …}
 	callback               // the same, and the run itself with its run token
 	own                    // a logged-in caller, on a route of ours: errors are {"error": {…}, "detail": …}
+	public                 // a customer, on a route at the root that checks who it is itself: errors as on own
 )
 
 // anyMethod stands for every method.
@@ -44,7 +45,7 @@ type route struct {
 
 // routes returns the table.
 func (s *server) routes() []route {
-	return slices.Concat(s.openRoutes(), s.automationRoutes(), s.runRoutes(), s.uploadRoutes(), s.sandboxRoutes(), s.runtimeRoutes(), s.sweepRoutes(), s.telemetryRoutes())
+	return slices.Concat(s.openRoutes(), s.automationRoutes(), s.runRoutes(), s.uploadRoutes(), s.sandboxRoutes(), s.runtimeRoutes(), s.sweepRoutes(), s.telemetryRoutes(), s.keyRoutes())
 }
 
 func (s *server) openRoutes() []route {
@@ -238,7 +239,7 @@ func (s *server) serve(line route) http.HandlerFunc {
 		if line.inBrowser {
 			r = asKey(r)
 		}
-		if line.access != open {
+		if line.access != open && line.access != public {
 			who, err = s.login(r, line.access == callback)
 		}
 		if err == nil {
@@ -248,7 +249,10 @@ func (s *server) serve(line route) http.HandlerFunc {
 			if line.inBrowser {
 				w.Header().Set("WWW-Authenticate", `Basic realm="automation: the key is the password", charset="UTF-8"`)
 			}
-			s.fail(w, r, line.access == own, err)
+			if line.access == public && asProblem(err) == nil && r.Context().Err() == nil && s.Store.Ping(r.Context()) != nil {
+				err = sandboxesUnavailable("The service cannot reach its database")
+			}
+			s.fail(w, r, line.access == own || line.access == public, err)
 		}
 	}
 }

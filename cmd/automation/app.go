@@ -24,6 +24,7 @@ import (
 	"automation/sandbox"
 	"automation/sandbox/backend"
 	"automation/scheduler"
+	agents "automation/session"
 	"automation/watchdog"
 )
 
@@ -50,6 +51,7 @@ type App struct {
 	exports        *sandbox.Exporter
 	settler        *sandbox.Settler
 	access         *sandbox.Access
+	agents         *agents.Sessions // that customers start in boxes
 	nudges         nudges
 	duties         *loop.Runner
 	server         *http.Server
@@ -216,7 +218,7 @@ func (a *App) settings() sandbox.Settings {
 func (a *App) apiURL() string { return a.config.HTTP.BaseURL + "/api/automation" }
 
 // cloud is the login by OpenHands Cloud where runs get their boxes there; nil elsewhere.
-func (a *App) cloud() router.Verifier {
+func (a *App) cloud() *router.Cloud {
 	if a.choice.Backend != openhandsBackend {
 		return nil
 	}
@@ -230,14 +232,15 @@ func (a *App) cloud() router.Verifier {
 
 // handler builds the HTTP API.
 func (a *App) handler() http.Handler {
+	check := a.cloud()
 	return router.New(router.Deps{
 		Store: a.store, Config: a.config, Blob: a.blobs, Access: a.access, Exports: a.exports,
 		Nudge: router.Nudges{
 			Dispatch: a.nudges.dispatch.Wake, Schedule: a.nudges.schedule.Wake,
 			Janitor: a.nudges.janitor.Wake, Settle: a.nudges.wakeAll,
 		},
-		Runtimes: a.runtimes(),
-		LocalKey: a.localKey, Cloud: a.cloud(), Settings: a.settings(), Capabilities: a.capabilities,
+		Runtimes: a.runtimes(), Customers: a.ofCustomers(check),
+		LocalKey: a.localKey, Cloud: asVerifier(check), Settings: a.settings(), Capabilities: a.capabilities,
 		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
 		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Version: version, SDKVersion: sdkVersion, Log: a.component("router"),
@@ -275,6 +278,7 @@ func (a *App) Serve(ctx context.Context) error {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
 	defer cancel()
 	a.leaving.begin(stopping)
+	a.agents.Close() // its readers are long, and come back elsewhere
 	shut := a.server.Shutdown(stopping)
 	if errors.Is(shut, context.DeadlineExceeded) {
 		shut = a.server.Close()

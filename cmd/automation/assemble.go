@@ -62,6 +62,7 @@ func (a *App) assemble(context.Context) error {
 		a.access.Close()
 		return nil
 	})
+	a.agents = a.customers()
 	duties, err := loop.New(a.component("loop"), a.loops()...)
 	if err != nil {
 		return err
@@ -116,6 +117,9 @@ func (a *App) loops() []loop.Loop {
 	}
 	if a.has(roleDispatcher) {
 		duties = append(duties, dispatch.Loop())
+	}
+	if a.has(roleWatchdog) {
+		duties = append(duties, a.agents.Loops()...)
 	}
 	return a.testClock.watched(duties)
 }

@@ -56,8 +56,8 @@ func newRoot(io Streams) *cobra.Command {
 	root.SetOut(io.Out)
 	root.SetErr(io.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newDoctor(io), newBackup(io), newRuns(io), newSandboxes(io), newSweep(io), newStorage(io),
-		newHealthcheck(io), newCompletion(io), newVersion(io), newExitCodesTopic())
+	root.AddCommand(newServe(io), newDemo(io), newAgentServer(io), newMigrate(io), newDoctor(io), newBackup(io), newRuns(io), newSandboxes(io), newSweep(io), newStorage(io), newRuntimes(io),
+		newKeys(io), newAgent(io), newHealthcheck(io), newCompletion(io), newVersion(io), newExitCodesTopic())
 	checkArgs(root)
 	return root
 }

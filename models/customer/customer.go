@@ -53,4 +53,3 @@ func changed(res sql.Result, err error) (int, error) {
 	n, err := res.RowsAffected()
 	return int(n), err
 }
-

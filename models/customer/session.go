@@ -163,13 +163,7 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		claimed = nil
 		free := tx.NewSelect().Model((*Session)(nil)).Column("a.id").
-			Join("JOIN sandboxes AS s ON s.id = a.sandbox_id").
-			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-				for _, p := range places {
-					q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
-				}
-				return q
-			}).
+			Where("a.sandbox_id IN (?)", boxesOf(tx, places)).
 			Join("JOIN sandboxes AS s ON s.id = a.sandbox_id").
 			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
 				for _, p := range places {
@@ -181,7 +175,7 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 			Where("a.lease_until IS NULL OR a.lease_until <= ?", s.core.Now()).
 			OrderExpr("a.created_at, a.id").Limit(int64(limit))
 		if s.core.Dialect() == models.Postgres {
-			free = free.For("UPDATE OF a SKIP LOCKED")
+			free = free.For("UPDATE SKIP LOCKED")
 		}
 		return tx.NewUpdate().Model(&claimed).
 			Set("lease_token = ?, lease_until = ?", token, until).
@@ -193,6 +187,16 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 		return nil, fmt.Errorf("claim sessions: %w", err)
 	}
 	return claimed, nil
+}
+
+// boxesOf selects the boxes of places.
+func boxesOf(db bun.IDB, places []models.Place) *bun.SelectQuery {
+	return db.NewSelect().Model((*models.Sandbox)(nil)).Column("s.id").WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
+		for _, p := range places {
+			q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
+		}
+		return q
+	})
 }
 
 // held is a write to an open session by the one that collects it; models.ErrLeaseLost when that is another by now, or it has
@@ -254,12 +258,14 @@ type End struct {
 	ExitCode *int
 }
 
-// CloseSession ends a session: its exit line follows the newest line. models.ErrLeaseLost when another holds it, or it has
-// ended.
+// CloseSession ends a session, as its customer asked where that was so: its exit line follows the newest line.
+// models.ErrLeaseLost when another holds it, or it has ended.
 func (s *Store) CloseSession(ctx context.Context, id string, token uuid.UUID, end End) error {
 	now := s.core.Now()
 	_, err := s.held(ctx, id, token, "record the end", func(q *bun.UpdateQuery) *bun.UpdateQuery {
-		return q.Set("state = ?, reason = ?, exit_code = ?", end.State, end.Reason, end.ExitCode).
+		return q.Set("state = CASE WHEN stop_asked_at IS NULL THEN ? ELSE ? END", end.State, Stopped).
+			Set("reason = CASE WHEN stop_asked_at IS NULL THEN ? ELSE ? END", end.Reason, ReasonStopped).
+			Set("exit_code = ?", end.ExitCode).
 			Set("closed_at = ?0, updated_at = ?0, last_seq = last_seq + 1", now).
 			Set("lease_token = NULL, lease_until = NULL")
 	})

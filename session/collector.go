@@ -1,0 +1,277 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"automation/models"
+	"automation/models/customer"
+	"automation/sandbox"
+)
+
+// Waits of a collector between its tries.
+const (
+	firstWait  = 200 * time.Millisecond
+	longestTry = 5 * time.Second
+	endWithin  = 5 * time.Second // for recording while the service stops
+)
+
+// collector takes one session from its start to its end, as long as it holds the lease.
+type collector struct {
+	s       *Sessions
+	token   uuid.UUID
+	log     *slog.Logger
+	poked   chan struct{} // the stop is asked for, perhaps
+	session *customer.Session
+	silent  time.Time // since when the box has not answered; zero: it answers
+	stopper sync.Once
+}
+
+func (c *collector) poke() {
+	select {
+	case c.poked <- struct{}{}:
+	default:
+	}
+}
+
+// collect works until the session has ended, another holds the lease, or ctx ends: then it gives the session up.
+func (c *collector) collect(ctx context.Context) {
+	working, cancel := context.WithCancel(ctx)
+	var beating sync.WaitGroup
+	beating.Go(func() { c.beat(working, cancel) })
+	wait := firstWait
+	for working.Err() == nil {
+		before := c.session.LastSeq
+		err := c.step(working)
+		if err == nil || errors.Is(err, models.ErrLeaseLost) {
+			break
+		}
+		if working.Err() != nil {
+			break
+		}
+		c.log.DebugContext(working, "collecting goes on after a while", "error", err)
+		if c.session.LastSeq > before {
+			wait = firstWait
+		}
+		select {
+		case <-working.Done():
+		case <-time.After(wait):
+			wait = min(2*wait, longestTry)
+		}
+	}
+	cancel()
+	beating.Wait()
+	ending, done := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
+	defer done()
+	if err := c.s.Agents.ReleaseSession(ending, c.session.ID, c.token); err != nil && !errors.Is(err, models.ErrLeaseLost) {
+		c.log.WarnContext(ending, "session not given up; its lease runs out", "error", err)
+	}
+	c.s.announce(c.session.ID)
+}
+
+// beat renews the lease, and has the command stopped once that is asked for. It cancels the collector when the lease is lost.
+func (c *collector) beat(ctx context.Context, cancel context.CancelFunc) {
+	renew := time.NewTicker(renewEvery)
+	defer renew.Stop()
+	var stopping sync.WaitGroup
+	defer stopping.Wait()
+	renewed := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-renew.C:
+		case <-c.poked:
+		}
+		session, err := c.s.Agents.RenewSession(ctx, c.session.ID, c.token, c.s.Store.Now().Add(leaseFor))
+		switch {
+		case errors.Is(err, models.ErrLeaseLost), err != nil && time.Since(renewed) > leaseFor*2/3:
+			cancel()
+			return
+		case err != nil:
+			continue
+		}
+		renewed = time.Now()
+		if session.StopAskedAt != nil && session.CommandID != nil {
+			c.stopper.Do(func() { stopping.Go(func() { c.end(ctx, *session.CommandID) }) })
+		}
+	}
+}
+
+// end stops the command, again until the box has done it. That it has ended is read from its output.
+func (c *collector) end(ctx context.Context, commandID string) {
+	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, longestTry) {
+		box, err := c.box(ctx)
+		if err == nil && c.s.reachable(box) {
+			if err = c.s.agent(box).StopCommandGently(ctx, commandID, stopGrace); err == nil || isUnknown(err) {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (c *collector) box(ctx context.Context) (*models.Sandbox, error) {
+	return c.s.Store.Sandbox(ctx, uuid.Nil, c.session.SandboxID)
+}
+
+// step brings the session on as far as it goes now: nil when it has ended, an error when it goes on later.
+func (c *collector) step(ctx context.Context) error {
+	session, err := c.s.Agents.Session(ctx, c.session.ID)
+	if err != nil {
+		return err
+	}
+	if c.session = session; session.Closed() {
+		return nil
+	}
+	box, err := c.box(ctx)
+	if errors.Is(err, models.ErrNotFound) {
+		return c.close(ctx, customer.End{State: customer.Stopped, Reason: customer.ReasonDeleted})
+	}
+	if err != nil {
+		return err
+	}
+	if end, over := c.over(box); over {
+		return c.close(ctx, end)
+	}
+	if !c.s.reachable(box) {
+		return fmt.Errorf("%w: it is %s", ErrNotRunning, box.Observed)
+	}
+	agent := c.s.agent(box)
+	if session.CommandID == nil {
+		err = c.start(ctx, agent)
+	} else {
+		err = c.follow(ctx, agent)
+	}
+	if errors.Is(err, sandbox.ErrUnreachable) {
+		return c.unanswered(ctx, box, err)
+	}
+	c.silent = time.Time{}
+	return err
+}
+
+// over tells from the box how a session ended that can end no other way (S2-047).
+func (c *collector) over(box *models.Sandbox) (customer.End, bool) {
+	switch {
+	case box.Observed == models.SeenDeleted, box.Observed == models.SeenMissing:
+		return customer.End{State: customer.Stopped, Reason: customer.ReasonDeleted}, true
+	case box.Observed == models.SeenSuspended && !c.s.Capabilities(box.Backend).MemoryKept():
+		return customer.End{State: customer.Stopped, Reason: customer.ReasonPaused}, true
+	case box.Observed == models.SeenFailed:
+		return customer.End{State: customer.Failed, Reason: customer.ReasonLost}, true
+	}
+	return customer.End{}, false
+}
+
+// unanswered has the box looked at, and gives the session up for lost when that has not helped for long.
+func (c *collector) unanswered(ctx context.Context, box *models.Sandbox, cause error) error {
+	now := time.Now()
+	if c.silent.IsZero() {
+		c.silent = now
+		if err := c.s.Store.NudgeBox(ctx, box.ID); err != nil {
+			return errors.Join(cause, err)
+		}
+	}
+	if now.Sub(c.silent) < giveUpAfter {
+		return cause
+	}
+	return c.close(ctx, customer.End{State: customer.Failed, Reason: customer.ReasonLost})
+}
+
+// start starts the command, once: where an earlier start was sent and its answer lost, the command is looked up first.
+func (c *collector) start(ctx context.Context, agent sandbox.Agent) error {
+	if c.session.StartSentAt != nil {
+		id, err := agent.FindCommand(ctx, ": "+c.session.ID+";")
+		if err != nil {
+			return err
+		}
+		if id != "" {
+			return c.started(ctx, agent, id)
+		}
+	}
+	if err := c.s.Agents.SendStart(ctx, c.session.ID, c.token); err != nil {
+		return err
+	}
+	c.session.StartSentAt = &c.session.CreatedAt
+	id, err := agent.StartCommand(ctx, startLine(c.session.ID, c.s.Command), commandLife)
+	var refused *sandbox.AgentError
+	switch {
+	case errors.As(err, &refused) && refused.Status/100 == 4:
+		return c.close(ctx, customer.End{State: customer.Failed, Reason: customer.ReasonStartFailed})
+	case err != nil:
+		return err
+	}
+	return c.started(ctx, agent, id)
+}
+
+func (c *collector) started(ctx context.Context, agent sandbox.Agent, commandID string) error {
+	if err := c.s.Agents.SessionStarted(ctx, c.session.ID, commandID); err != nil {
+		return err
+	}
+	c.session.CommandID = &commandID
+	c.s.announce(c.session.ID)
+	c.poke() // a stop that came meanwhile
+	return c.follow(ctx, agent)
+}
+
+// follow stores what the command prints until it ends. An error says that the box broke off.
+func (c *collector) follow(ctx context.Context, agent sandbox.Agent) error {
+	exit, err := c.store(ctx, agent)
+	if isUnknown(err) { // its records are gone
+		return c.close(ctx, customer.End{State: customer.Failed, Reason: customer.ReasonLost})
+	}
+	if err != nil {
+		return err
+	}
+	return c.close(ctx, ending(exit))
+}
+
+// isUnknown reports whether the box answered that it knows no such command.
+func isUnknown(err error) bool {
+	var answer *sandbox.AgentError
+	return errors.As(err, &answer) && answer.Status == http.StatusNotFound
+}
+
+// Exit codes and reasons of the agent server (process_output_v1), beside those that go through as they are.
+const (
+	boxStopped  = "stopped"
+	boxTimedOut = "timed_out"
+	signalBase  = 128 // an exit by signal n is shown as 128+n (S2-041)
+)
+
+// ending is how a session ended whose command did so by itself.
+func ending(exit sandbox.Frame) customer.End {
+	end := customer.End{State: customer.Failed, Reason: exit.Reason, ExitCode: exit.ExitCode}
+	if code := exit.ExitCode; code != nil && *code < 0 && exit.Reason != customer.ReasonStartFailed && exit.Reason != customer.ReasonLost {
+		shown := signalBase - *code
+		end.ExitCode = &shown
+	}
+	switch {
+	case exit.Reason == boxStopped: // with the agent server of the box
+		end.Reason = customer.ReasonLost
+	case exit.Reason == boxTimedOut:
+		end.Reason = customer.ReasonKilled
+	case end.ExitCode != nil && *end.ExitCode == 0:
+		end.State = customer.Stopped
+	}
+	return end
+}
+
+// close records the end.
+func (c *collector) close(ctx context.Context, end customer.End) error {
+	if err := c.s.Agents.CloseSession(ctx, c.session.ID, c.token, end); err != nil {
+		return err
+	}
+	c.log.InfoContext(ctx, "agent of a customer ended", "state", end.State, "reason", end.Reason)
+	return nil
+}
