@@ -129,10 +129,12 @@ type door struct {
 	left     atomic.Int64
 	doubts   atomic.Int64
 	onDoubt  func()
-	closing  context.Context
-	mu       sync.Mutex
-	who      string
-	box, org uuid.UUID
+
+	onRefused func()
+	closing   context.Context
+	mu        sync.Mutex
+	who       string
+	box, org  uuid.UUID
 }
 
 func (d *door) Enter(ctx context.Context, read *models.Sandbox, who string) (*models.Sandbox, func(), error) {
@@ -161,6 +163,12 @@ func (d *door) enter(ctx context.Context, read *models.Sandbox, who string) (*mo
 		b.URL, b.SessionKey = d.url, d.key
 	}
 	return b, err
+}
+
+func (d *door) Refused(uuid.UUID) {
+	if d.onRefused != nil {
+		d.onRefused()
+	}
 }
 
 func (d *door) Doubt(uuid.UUID) {

@@ -25,6 +25,9 @@ const dueHeader = "X-Sandbox-Cleanup-Due-At"
 // startWait is how long a request waits for a box to wake; longer, and the caller comes back.
 const startWait = 60 * time.Second
 
+// errKeyRefused says that a box did not know the key that its row has, and did nothing.
+var errKeyRefused = errors.New("the box refused its key")
+
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
@@ -52,9 +55,20 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 		r.Body = &steady{ReadCloser: r.Body, control: http.NewResponseController(w), within: s.bodyWithin()}
 	}
 	err = s.pass(w, r, b, rest, who)
-	if isDial(err) { // nothing was sent: the box went to sleep, or died, since it was last asked
+	_, hasBody := r.Body.(*steady)
+	switch {
+	case isDial(err): // nothing was sent: the box went to sleep, or died, since it was last asked
 		s.Access.Doubt(b.ID)
 		err = s.pass(w, r, b, rest, who)
+	case errors.Is(err, errKeyRefused): // somebody else has started it anew: it has another key now (S1-047)
+		s.Access.Refused(b.ID)
+		if hasBody {
+			return unavailable("sandbox_restarted", "The sandbox was started anew meanwhile; send the request again", time.Second)
+		}
+		err = s.pass(w, r, b, rest, who)
+	}
+	if errors.Is(err, errKeyRefused) {
+		return badGateway("The sandbox refused its key")
 	}
 	if isDial(err) {
 		return unavailable("sandbox_agent_unavailable", "The sandbox does not answer", 5*time.Second)
@@ -62,7 +76,8 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 	return err
 }
 
-// pass enters the box and passes the request on. An error that isDial says that there was nobody to take it.
+// pass enters the box and passes the request on. An error that isDial says that there was nobody to take it,
+// errKeyRefused that the box did not know its key.
 func (s *server) pass(w http.ResponseWriter, r *http.Request, b *models.Sandbox, rest string, who Caller) error {
 	b, leave, err := s.enter(r.Context(), b, who.name())
 	if err != nil {
@@ -150,7 +165,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, target, rest, key) },
 		ModifyResponse: func(answer *http.Response) error {
 			if isUnauthorized(answer.StatusCode) {
-				return errors.New("the box refused its key")
+				return errKeyRefused
 			}
 			clean(answer.Header)
 			moveLocation(answer.Header, target, prefix)
@@ -176,12 +191,12 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 		return tooSlow(s.bodyWithin())
 	case r.Context().Err() != nil:
 		return r.Context().Err()
-	case isDial(failed):
+	case isDial(failed), errors.Is(failed, errKeyRefused):
 		return failed
 	}
 	s.log.WarnContext(r.Context(), "proxy into a box failed", "request_id", requestID(r),
 		"workspace_id", chi.URLParam(r, "id"), "error", failed)
-	return badGateway("The sandbox broke off or refused its key")
+	return badGateway("The sandbox broke off")
 }
 
 // rewrite makes of a caller's request the one that the box gets. Only WebSockets may change the protocol.

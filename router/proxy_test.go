@@ -327,3 +327,29 @@ func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
 		require.EqualValues(t, 1, w.door.left.Load())
 	})
 }
+
+func TestS1_047_ABoxThatHasAnotherKeyNowIsLookedAtAndAskedAgain(t *testing.T) {
+	once(t, func(t *testing.T, w *world) {
+		calls := 0
+		w.boxServer(func(rw http.ResponseWriter, r *http.Request) {
+			if calls++; r.Header.Get("X-Session-API-Key") != "new-key" {
+				rw.WriteHeader(http.StatusUnauthorized)
+			}
+		})
+		_, box := w.finished()
+		refusals := 0
+		w.door.onRefused = func() { refusals++ }
+		require.Equal(t, 502, w.call("tok-alice", "GET", sandboxPath(box, "/proxy/x"), nil).Code, "it has no other key")
+		require.Equal(t, 2, calls, "asked twice, not more")
+
+		w.door.onRefused = func() { w.door.key = "new-key" }
+		require.Equal(t, 200, w.call("tok-alice", "GET", sandboxPath(box, "/proxy/x"), nil).Code)
+
+		w.door.key = "old-key"
+		got := w.call("tok-alice", "POST", sandboxPath(box, "/proxy/x"), strings.NewReader("sent once"))
+		require.Equal(t, 503, got.Code, "a body is not sent twice")
+		require.Equal(t, "1", got.Header().Get("Retry-After"))
+		require.Equal(t, 200, w.call("tok-alice", "POST", sandboxPath(box, "/proxy/x"), strings.NewReader("sent again")).Code)
+		require.Equal(t, 1, refusals)
+	})
+}

@@ -40,6 +40,8 @@ type Access interface {
 	Enter(ctx context.Context, box *models.Sandbox, who string) (inside *models.Sandbox, leave func(), err error)
 	// Doubt has the next Enter ask the box, which took no connection.
 	Doubt(boxID uuid.UUID)
+	// Refused has the next Enter look at the box anew, which did not know its key.
+	Refused(boxID uuid.UUID)
 	// OnClose has f called when whoever is inside must leave, unless it is forgotten before.
 	OnClose(f func()) (forget func() bool)
 }

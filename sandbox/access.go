@@ -136,9 +136,10 @@ func (a *Access) Enter(ctx context.Context, read *models.Sandbox, who string) (b
 // ready returns the box once it runs and its agent server answers. One that did so lately is not asked again.
 func (a *Access) ready(ctx context.Context, box *models.Sandbox, h *hold, who string) (*models.Sandbox, error) {
 	now := a.Store.Now()
-	switch {
+	switch refused := a.takeRefusal(h); {
 	case !inside(box, time.Time{}):
 		return a.woken(ctx, box, h, who, time.Time{})
+	case refused: // whoever started it anew has given it another key
 	case a.answered(h):
 		return box, nil
 	case now.Sub(*box.ObservedAt) <= readyAfterWake:
@@ -161,6 +162,23 @@ func (a *Access) Doubt(boxID uuid.UUID) {
 	if h := a.holds[boxID]; h != nil {
 		h.answered = time.Time{}
 	}
+}
+
+// Refused has the next Enter look at the box anew: it did not know its key.
+func (a *Access) Refused(boxID uuid.UUID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if h := a.holds[boxID]; h != nil {
+		h.refused = true
+	}
+}
+
+func (a *Access) takeRefusal(h *hold) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	refused := h.refused
+	h.refused = false
+	return refused
 }
 
 func (a *Access) answered(h *hold) bool {

@@ -28,6 +28,7 @@ type hold struct {
 	incarnation int64 // that the row holds, changed under mu too; 0: there is no row
 	users       int
 	answered    time.Time // when the agent server last did
+	refused     bool      // the key that the row has
 	left        time.Time // when the last user left, on the monotonic clock …
 	leftAt      time.Time // … and as rows have it
 }

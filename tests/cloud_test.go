@@ -143,6 +143,24 @@ func TestS1_048_S1_051_APausedBoxIsResumedByHandAndShowsItsDueDate(t *testing.T)
 	require.Len(t, c.stub.Alive(), 1)
 }
 
+func TestS1_047_S1_051_TheProxyFollowsABoxWhoseKeySomebodyElseHasChanged(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, database []string) {
+		c := newCaller(t, "delay", append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")...)
+		run := c.running("tok-alice", 60)
+		inside := "/sandboxes/" + run.text("sandbox", "id") + "/proxy/api/bash/bash_events/search?limit=1"
+		c.call("tok-alice", http.MethodGet, inside, nil, http.StatusOK)
+		c.stub.Set(c.box(), "PAUSED")
+		c.stub.Set(c.box(), "RUNNING") // at the web UI: the key that we have opens nothing any more
+		c.call("tok-alice", http.MethodGet, inside, nil, http.StatusOK)
+
+		c.call("tok-alice", http.MethodPost, "/runs/"+run.text("id")+"/complete", object{"status": "COMPLETED"}, http.StatusOK)
+		c.becomes(run.text("id"), "COMPLETED", func(o object) bool { return o.text("sandbox", "observed") == "suspended" })
+		c.call("tok-alice", http.MethodGet, inside, nil, http.StatusOK) // resumed by this, with a new key
+		require.Len(t, c.stub.Calls("resume"), 1)
+	})
+}
+
 func TestS1_058_TheInstallersOptionIsToldToBeOutside(t *testing.T) {
 	require.Contains(t, flat(document(t, "docs/PROVIDERS.md")), "The option of the commercial installer for the cleanup delay is made there, after this service")
 }

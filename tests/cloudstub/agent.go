@@ -27,8 +27,8 @@ func agentOp(method, path string) string {
 		return "conversation_count"
 	case strings.HasPrefix(path, "api/conversations/") && method == http.MethodGet:
 		return "events"
-	case path == "server_info":
-		return "server_info"
+	case path == "server_info", path == "ready":
+		return path
 	}
 	return "agent_other"
 }
@@ -40,7 +40,7 @@ func (s *Stub) agent(w http.ResponseWriter, r *http.Request, op, id string) {
 	case b == nil || !b.DeletedAt.IsZero() || b.Status != "RUNNING":
 		answerJSON(w, http.StatusBadGateway, detail("no such runtime"))
 		return
-	case r.Header.Get("X-Session-API-Key") != b.Key && op != "server_info":
+	case r.Header.Get("X-Session-API-Key") != b.Key && op != "server_info" && op != "ready":
 		answerJSON(w, http.StatusUnauthorized, nil)
 		return
 	}
@@ -64,6 +64,8 @@ func (s *Stub) agent(w http.ResponseWriter, r *http.Request, op, id string) {
 		s.events(w, b)
 	case "conversation_count":
 		answerJSON(w, http.StatusOK, b.conversations)
+	case "ready":
+		answerJSON(w, http.StatusOK, map[string]string{"status": "ready"})
 	case "server_info":
 		answerJSON(w, http.StatusOK, map[string]any{"version": "1.58.2", "uptime": 60.0, "idle_time": 3600.0})
 	default:
