@@ -31,7 +31,7 @@ type Config struct {
 
 	PersistenceDir    string // OH_PERSISTENCE_DIR: what the server itself keeps, default {Home}/.openhands
 	BashEventsDir     string // OH_BASH_EVENTS_DIR: commands and their output, default {PersistenceDir}/bash_events
-	ConversationsPath string // OH_CONVERSATIONS_PATH: the histories, never touched by a reclaim
+	ConversationsPath string // OH_CONVERSATIONS_PATH: the histories, never touched by a reclaim, default {PersistenceDir}/conversations
 	WorkspacePath     string // OH_WORKSPACE_PATH: the shared workspace, default {Home}/project; only dependencies of its checkouts go
 
 	WorktreeRoot string // OH_CONVERSATION_WORKTREE_ROOT: a git worktree for each conversation lies in it; "" for none
@@ -142,6 +142,9 @@ func (c *Config) readPlaces(env map[string]string) error {
 	}
 	if c.BashEventsDir == "" {
 		c.BashEventsDir = filepath.Join(c.PersistenceDir, "bash_events")
+	}
+	if c.ConversationsPath == "" {
+		c.ConversationsPath = filepath.Join(c.PersistenceDir, "conversations")
 	}
 	return nil
 }

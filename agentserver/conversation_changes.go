@@ -119,6 +119,28 @@ func (s *Server) putRetention(w http.ResponseWriter, r *http.Request) {
 	respond(w, http.StatusOK, answer)
 }
 
+// unarchive brings an archived conversation back as it was, as long as the trash still holds its runtime whole: 410 afterwards.
+func (s *Server) unarchive(w http.ResponseWriter, r *http.Request) {
+	c, ok := s.named(w, r)
+	if !ok {
+		return
+	}
+	err := s.storage.Restore(r.Context(), c.ID)
+	inUse, isInUse := errors.AsType[*storage.InUseError](err)
+	switch {
+	case isInUse:
+		refuse(w, http.StatusConflict, inUse.Error())
+	case errors.Is(err, storage.ErrNotArchived):
+		refuse(w, http.StatusConflict, "Conversation is not archived")
+	case errors.Is(err, fs.ErrNotExist):
+		refuse(w, http.StatusGone, readOnly)
+	case err != nil:
+		internalError(w, "500: "+err.Error())
+	default:
+		s.getConversation(w, r)
+	}
+}
+
 // deleteConversation removes a conversation that is not in use, its runtime and its history.
 func (s *Server) deleteConversation(w http.ResponseWriter, r *http.Request) {
 	var check fields

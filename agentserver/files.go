@@ -25,14 +25,15 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 var (
-	errRelative   = &refusal{http.StatusBadRequest, "Path must be absolute"}
-	errNotFile    = &refusal{http.StatusBadRequest, "Path is not a file"}
-	errIsDir      = &refusal{http.StatusBadRequest, "Path is a directory"}
-	errNotDir     = &refusal{http.StatusBadRequest, "Path is not a directory"}
-	errParent     = &refusal{http.StatusBadRequest, "A parent of the path is not a directory"}
-	errNotFound   = &refusal{http.StatusNotFound, "File not found"}
-	errPermission = &refusal{http.StatusForbidden, "Permission denied"}
-	errOutside    = &refusal{http.StatusUnprocessableEntity, "path must be inside the files root"} // as for a conversation's workspace
+	errRelative    = &refusal{http.StatusBadRequest, "Path must be absolute"}
+	errNotFile     = &refusal{http.StatusBadRequest, "Path is not a file"}
+	errIsDir       = &refusal{http.StatusBadRequest, "Path is a directory"}
+	errNotDir      = &refusal{http.StatusBadRequest, "Path is not a directory"}
+	errParent      = &refusal{http.StatusBadRequest, "A parent of the path is not a directory"}
+	errNotFound    = &refusal{http.StatusNotFound, "File not found"}
+	errNoDirectory = &refusal{http.StatusNotFound, "Directory not found"}
+	errPermission  = &refusal{http.StatusForbidden, "Permission denied"}
+	errOutside     = &refusal{http.StatusUnprocessableEntity, "path must be inside the files root"} // as for a conversation's workspace
 )
 
 // files opens paths of the box. With a root it reaches what lies beneath it only, by the handle of that directory: neither
@@ -116,6 +117,24 @@ func (f *files) stat(name string) (fs.FileInfo, error) {
 		return f.root.Stat(name)
 	}
 	return os.Stat(name)
+}
+
+// directory is the absolute path, without links, of a directory that may be exported.
+func (f *files) directory(name string) (string, error) {
+	if _, err := f.locate(name); err != nil {
+		return "", err
+	}
+	name, err := filepath.EvalSymlinks(path.Clean(name))
+	if err != nil {
+		return "", explain(err, errNoDirectory)
+	}
+	if _, err := f.locate(name); err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(name); err != nil || !info.IsDir() {
+		return "", errNoDirectory
+	}
+	return name, nil
 }
 
 // makeDirectory makes a directory with its parents; one that exists is left as it is.

@@ -37,6 +37,9 @@ func (s *Server) routes() http.Handler {
 	} {
 		mux.Handle(pattern, handlers)
 	}
+	for pattern, handlers := range s.sockets() {
+		mux.Handle(pattern, handlers)
+	}
 	for pattern, handlers := range s.api() {
 		guarded := make(methods, len(handlers))
 		for method, handler := range handlers {

@@ -78,6 +78,9 @@ func (s *Store) within(id string) (*os.Root, error) {
 	return os.OpenRoot(dir)
 }
 
+// Directory opens the directory of a conversation, whatever is in it. fs.ErrNotExist: there is none. The caller closes it.
+func (s *Store) Directory(id string) (*os.Root, error) { return s.within(Plain(id)) }
+
 // read returns one regular file of a conversation. An agent may own the directory, so nothing in it is waited for and no
 // link is followed.
 func (s *Store) read(id, name string) ([]byte, error) {

@@ -54,6 +54,8 @@ type layout interface {
 	startedSince(id, entry string, moved time.Time) bool
 	// lastActive is when the tenant was last active; zero: unknown.
 	lastActive(id string) time.Time
+	// archived reports whether the note is there that mark makes.
+	archived(id string) bool
 	// mark notes that the tenant's runtime is archived, durably; unmark takes the note away.
 	mark(id string) error
 	unmark(id string) error

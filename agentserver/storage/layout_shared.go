@@ -92,6 +92,8 @@ func (l *shared) startedSince(string, string, time.Time) bool { return false }
 
 func (l *shared) lastActive(string) time.Time { return l.active() }
 
+func (l *shared) archived(string) bool { return false }
+
 func (l *shared) mark(string) error { return errNoArchive }
 
 func (l *shared) unmark(string) error { return errNoArchive }

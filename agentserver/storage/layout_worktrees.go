@@ -145,6 +145,8 @@ func (l *worktrees) lastActive(id string) time.Time {
 	return l.histories.LastActive(conversation.Plain(id))
 }
 
+func (l *worktrees) archived(string) bool { return false }
+
 func (l *worktrees) mark(string) error { return errNoArchive }
 
 func (l *worktrees) unmark(string) error { return errNoArchive }

@@ -27,6 +27,9 @@ func (s *Storage) move(ctx context.Context, item *Item) {
 	}
 	defer parent.close()
 	base, entry := path.Base(item.unit.name), newName()
+	if item.Tier == TierRuntime {
+		entry = archivedName(item.ConversationID)
+	}
 	a.trash.hold(entry) // until it has been looked at
 	busy := item.layout.whileIdle(item.ConversationID, func() {
 		if reason := item.take(parent, base, dir, entry); reason != "" {

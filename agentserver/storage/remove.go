@@ -67,7 +67,7 @@ func (s *Storage) removeTenant(t Tenant, id string) error {
 				err = t.layout.forget(t.ID, p.whole)
 			}
 			if p.whole != "" && err == nil {
-				err = discard(p.area, p.whole)
+				err = errors.Join(discard(p.area, p.whole), disown(p.area, id))
 			}
 		}
 		if err == nil {

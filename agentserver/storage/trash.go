@@ -180,6 +180,13 @@ func (t *trash) pending(dir handle) ([]string, error) {
 
 // delete removes one entry. What cannot be removed is left where it is, said once, and keeps nothing else.
 func (t *trash) delete(d *deletion, name string) {
+	if isArchived(name) { // from here on it is not whole any more
+		plain := newName()
+		if d.dir.move(name, d.dir, plain) != nil {
+			return // taken back
+		}
+		name = plain
+	}
 	err := d.remove(d.dir.fd(), name, 0)
 	if t.ctx.Err() != nil {
 		return
