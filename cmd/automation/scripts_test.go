@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
-					"automation": automationCommand, "code": exitsWith, "dispatch": dispatched(app), "newest-sweep": newestSweep(app), "stub-box": stubbedBox,
+					"automation": automationCommand, "code": exitsWith, "dispatch": dispatched(app), "newest-sweep": newestSweep(app), "runtime-runs": runtimeRuns(app), "stub-box": stubbedBox,
 				},
 				Setup: func(env *testscript.Env) error {
 					env.Setenv("HOME", env.WorkDir)
@@ -89,6 +89,24 @@ func newestSweep(app *App) func(*testscript.TestScript, bool, []string) {
 		sweeps, _, err := listed[sweepObject](context.Background(), c, "/sweeps", url.Values{}, "sweeps", 1)
 		ts.Check(err)
 		ts.Setenv("PLAN", sweeps[0].ID)
+	}
+}
+
+// runtimeRuns is "runtime-runs CONVERSATION": waits until its box does.
+func runtimeRuns(app *App) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) != 1 {
+			ts.Fatalf("usage: runtime-runs CONVERSATION")
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		c := newClient(app.apiURL(), scriptKey)
+		defer c.close()
+		var r runtimeObject
+		ts.Check(await(ctx, "its box runs", func() (bool, error) {
+			err := c.get(ctx, "/runtimes/"+args[0], &r)
+			return r.State == "running", err
+		}))
 	}
 }
 
