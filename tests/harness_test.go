@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -176,13 +177,14 @@ func command(t *testing.T, env []string, args ...string) result {
 
 // server is a running service.
 type server struct {
-	t    *testing.T
-	path string   // of the program
-	args []string // of every start
-	env  []string // of every start
-	data string
-	key  string
-	base string // of the API: …/api/automation/v1
+	t     *testing.T
+	under []string // a command that every start is made by; nil: none
+	path  string   // of the program
+	args  []string // of every start
+	env   []string // of every start
+	data  string
+	key   string
+	base  string // of the API: …/api/automation/v1
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -233,7 +235,8 @@ func prepare(t *testing.T, path, home string, env ...string) *server {
 // launch starts the process and waits until it serves.
 func (s *server) launch() {
 	s.t.Helper()
-	s.cmd = exec.Command(s.path, s.args...)
+	line := slices.Concat(s.under, []string{s.path}, s.args)
+	s.cmd = exec.Command(line[0], line[1:]...)
 	s.cmd.Env = s.env
 	stderr, err := s.cmd.StderrPipe()
 	require.NoError(s.t, err)
@@ -463,4 +466,20 @@ func tarball(t *testing.T, name, content string) []byte {
 	require.NoError(t, archive.Close())
 	require.NoError(t, zip.Close())
 	return packed.Bytes()
+}
+
+// fetch gets a page without a login; status 0: nobody answers.
+func fetch(t *testing.T, address string) (status int, answer string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	require.NoError(t, err)
+	client := http.Client{Timeout: patience}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(raw)
 }

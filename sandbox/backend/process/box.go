@@ -71,7 +71,7 @@ func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
 	dir := filepath.Dir(x.dir)
 	staging, err := os.MkdirTemp(dir, stagingPrefix+x.id.String()+"-")
 	if err != nil {
-		return false, fmt.Errorf("make box: %w", err)
+		return false, fmt.Errorf("make box: %w: %w", sandbox.ErrNotMade, err)
 	}
 	stage := box{id: x.id, dir: staging}
 	unlock, err := stage.take() // says that somebody is at it; what a killed Create left is locked by nobody
@@ -79,11 +79,10 @@ func (x box) make(deployment uuid.UUID, now time.Time) (made bool, err error) {
 		return false, errors.Join(fmt.Errorf("make box: %w", sandbox.ErrGone), err)
 	}
 	defer unlock()
-	err = stage.fill(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()})
-	if err == nil {
-		err = os.Rename(staging, x.dir)
+	if err := stage.fill(record{WorkspaceID: x.id, Deployment: deployment, CreatedAt: now.UTC()}); err != nil {
+		return false, errors.Join(fmt.Errorf("make box: %w: %w", sandbox.ErrNotMade, err), stage.setAside(context.Background()))
 	}
-	if err == nil {
+	if err = os.Rename(staging, x.dir); err == nil {
 		return true, syncDir(dir)
 	}
 	r, readErr := x.record()

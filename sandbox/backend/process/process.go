@@ -124,7 +124,7 @@ func (b *Backend) wake(ctx context.Context, x box) error {
 }
 
 // Inspect reads what is so, and asks a running agent server whether it serves and when it was last used. Where the agent
-// server died alone it ends the rest of its box.
+// server died alone, or the directory was taken away, it ends the rest of the box.
 func (b *Backend) Inspect(ctx context.Context, ref sandbox.Ref) (sandbox.Observation, error) {
 	if err := ctx.Err(); err != nil {
 		return sandbox.Observation{}, fmt.Errorf("inspect box: %w", err)
@@ -132,7 +132,7 @@ func (b *Backend) Inspect(ctx context.Context, ref sandbox.Ref) (sandbox.Observa
 	x := b.box(ref.WorkspaceID)
 	v, err := b.lookAndEnd(ctx, x)
 	if errors.Is(err, sandbox.ErrGone) {
-		return x.going(err)
+		return b.going(ctx, x, err)
 	}
 	if err != nil {
 		return sandbox.Observation{}, err
@@ -290,13 +290,17 @@ func (x box) look() (view, error) {
 	return v, nil
 }
 
-// going shows a box without a directory: deleting while a part of it is left, else gone.
-func (x box) going(gone error) (sandbox.Observation, error) {
+// going shows a box without a directory: deleting while a part of it is left, else gone. Where its directory was taken away by
+// hand, what ran in it may still do, and is ended: nobody looks at a box again that is gone.
+func (b *Backend) going(ctx context.Context, x box, gone error) (sandbox.Observation, error) {
 	remains, err := x.remains()
 	if err != nil {
 		return sandbox.Observation{}, err
 	}
 	if len(remains) == 0 {
+		if err := b.end(ctx, x); err != nil {
+			return sandbox.Observation{}, err
+		}
 		return sandbox.Observation{}, gone
 	}
 	return sandbox.Observation{State: models.SeenDeleting, Identity: x.identity()}, nil
