@@ -46,10 +46,11 @@ type tallied struct {
 	socket       bool
 	mount        bool
 	partial      bool // not all of it could be read
+	leads        []string
 }
 
 // file counts one that is no directory.
-func (f *tallied) file(st unix.Stat_t, t *tally) {
+func (f *tallied) file(st unix.Stat_t) {
 	f.files++
 	f.socket = f.socket || isSocket(st)
 	if st.Nlink > 1 {
@@ -63,6 +64,7 @@ func (f *tallied) file(st unix.Stat_t, t *tally) {
 type tally struct {
 	wary  bool // somebody's work in it keeps it: the names are looked at
 	id    identity
+	path  string            // where links that lead out of it are told of; "": nowhere
 	apart map[identity]bool // not gone into
 
 	mu    sync.Mutex
@@ -100,6 +102,11 @@ func (t *tally) add(here tallied) {
 	for _, st := range here.links {
 		t.links.see(st)
 	}
+	for _, target := range here.leads {
+		if target != "" && !within(target, t.path) {
+			t.all.leads = append(t.all.leads, target)
+		}
+	}
 }
 
 // close adds what was told apart to the tally around it; the inner ones go first.
@@ -127,6 +134,9 @@ func (f *Found) measure(ctx context.Context, around surroundings, sizes bool) er
 		u := &f.Units[i]
 		if u.Refuse == "" {
 			tallies[u] = newTally(u.id, u.Tier != TierRuntime)
+			if u.Tier == TierDependencies {
+				tallies[u].path = u.part.area.path(u.name)
+			}
 			spots[f.partOf(u)].find(u.name).tally = tallies[u]
 			measured = append(measured, u)
 		}
@@ -150,6 +160,9 @@ func (f *Found) measure(ctx context.Context, around surroundings, sizes bool) er
 	for _, u := range measured {
 		tallies[u].close()
 		u.take(tallies[u])
+		for _, target := range tallies[u].all.leads {
+			f.leads = append(f.leads, lead{tallies[u].path, target})
+		}
 	}
 	if sizes {
 		f.Size = top.size()

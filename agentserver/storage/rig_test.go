@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -52,10 +53,16 @@ func newFleet(t *testing.T, settings Settings) *fleet {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	f := &fleet{disk: &disk{t: t, home: root, guard: &guard{}, log: &strings.Builder{}}, clock: &wallClock{at: time.Now().UTC().Truncate(time.Second)}}
 	for _, dir := range []string{"home", "state", "history", "work"} {
 		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o700))
 	}
+	return newFleetAt(t, root, settings)
+}
+
+// newFleetAt opens a server on directories that are there.
+func newFleetAt(t *testing.T, root string, settings Settings) *fleet {
+	t.Helper()
+	f := &fleet{disk: &disk{t: t, home: root, guard: &guard{}, log: &strings.Builder{}}, clock: &wallClock{at: time.Now().UTC().Truncate(time.Second)}}
 	f.histories = conversation.Open(filepath.Join(root, "history"))
 	f.options = Options{
 		Root: filepath.Join(root, "home"), Workspace: filepath.Join(root, "work"), RuntimesDir: filepath.Join(root, "state"),
@@ -167,4 +174,25 @@ func (f *fleet) archive(id string, first func(), refused string) {
 	}
 	require.Equal(f.t, Skipped, result.Items[0].Outcome)
 	require.Contains(f.t, result.Items[0].Reason, refused)
+}
+
+// wrap has every tenant be worked on through another layout.
+func (f *fleet) wrap(with func(layout) layout) {
+	for i, l := range f.layouts {
+		f.layouts[i] = wrapped{l, with(l)}
+	}
+}
+
+// wrapped is a layout whose tenants belong to another one.
+type wrapped struct {
+	layout
+	by layout
+}
+
+func (w wrapped) tenants(ctx context.Context) ([]Tenant, error) {
+	all, err := w.layout.tenants(ctx)
+	for i := range all {
+		all[i].layout = w.by
+	}
+	return all, err
 }

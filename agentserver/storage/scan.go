@@ -25,6 +25,7 @@ const (
 	reasonChanged   = "no longer the same"
 	reasonOtherDisk = "on another file system than the trash"
 	reasonDenied    = "permission denied"
+	reasonLinked    = "another checkout links into it"
 	reasonSocket    = "holds a socket"
 	reasonWork      = "holds data: "
 	reasonUnread    = "cannot be read whole"
@@ -53,6 +54,8 @@ type Found struct {
 	Tenant
 	Units []Unit
 	Size  int64 // allocated bytes, each file once; only when it was asked for
+
+	leads []lead
 }
 
 // Scan is what was found on disk at one moment; nothing of it is kept for the next one (S0-143).
@@ -90,6 +93,14 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) 
 	}
 	around := s.around
 	around.mounts = mountPoints()
+	var others []lead
+	if !what.sparing {
+		for _, t := range tenants {
+			if !wanted(t) {
+				others = append(others, linkedPlaces(t)...)
+			}
+		}
+	}
 	tenants = slices.DeleteFunc(tenants, func(t Tenant) bool { return !wanted(t) })
 	found.Tenants = make([]Found, len(tenants))
 	errs := make([]error, len(tenants))
@@ -107,6 +118,7 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) 
 	}
 	close(next)
 	workers.Wait()
+	keepLinked(found.Tenants, others)
 	return found, errors.Join(errs...)
 }
 
@@ -126,6 +138,9 @@ func (s *Storage) tenants(ctx context.Context) ([]Tenant, error) {
 // look finds what one tenant could give, and its size if asked. Only the end of ctx is an error.
 func look(ctx context.Context, t Tenant, around surroundings, what aim) (Found, error) {
 	found := Found{Tenant: t}
+	if !what.sparing {
+		found.leads = linkedPlaces(t)
+	}
 	for _, p := range t.parts {
 		for _, home := range p.homes {
 			found.Units = append(found.Units, caches(p, home, around)...)

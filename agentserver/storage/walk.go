@@ -111,7 +111,10 @@ func (w *walker) read(fd int, dev uint64, here *tallied, t *tally) (below []subd
 			case err != nil:
 				here.partial = here.partial || !errors.Is(err, fs.ErrNotExist)
 			case !isDir(st):
-				here.file(st, t)
+				here.file(st)
+				if t.path != "" && isLink(st) {
+					here.leads = append(here.leads, leadsTo(fd, name))
+				}
 			case st.Dev != dev:
 				here.mount = true
 			case !t.apart[identityOf(st)]:
