@@ -80,7 +80,7 @@ type Facts struct {
 	Looked       bool       // Inspect has answered
 	Blind        bool       // Inspect has failed, and must not hold up a delete
 	Quiesced     bool       // the command has ended or may go on
-	LastActivity *time.Time // read before a suspend is repeated; nil: unreadable
+	LastActivity *time.Time // read before a suspend is repeated, or an idle box is suspended; nil: unreadable
 }
 
 // Next is a step and, where it is StepWait, when.
@@ -120,6 +120,9 @@ func NextStep(b *models.Sandbox, f Facts) Next {
 
 // nextKnown is for a box that the provider has, in a state that lasts.
 func nextKnown(b *models.Sandbox, f Facts) Next {
+	if f.Attached && evicting(b) {
+		return Next{Step: StepGiveWay, Why: "somebody came in"}
+	}
 	if at, held := attachedUntil(b, f); held {
 		return Next{Step: StepWait, At: at} // without a look: that may count as activity
 	}
@@ -149,7 +152,7 @@ func mustLook(b *models.Sandbox, f Facts) bool {
 	if f.Looked || f.Blind {
 		return false
 	}
-	if b.ObservedAt == nil || b.ObservedAt.Before(b.OrderedAt) {
+	if b.ObservedAt == nil || b.ObservedAt.Before(b.OrderedAt) || evicting(b) {
 		return true
 	}
 	repeats := b.Desired != models.WantDeleted || patient(b, f) && wantsExport(b, f)
@@ -280,6 +283,10 @@ func nextSuspend(b *models.Sandbox, f Facts) Next {
 		return Next{Step: StepRest}
 	case !f.Capabilities.CanSuspend():
 		return Next{Step: StepRest, Attention: AttentionUnsuspending}
+	case evicting(b) && f.LastActivity == nil:
+		return Next{Step: StepGiveWay, Why: "nothing says whether the box is in use", Attention: models.AttentionIdle}
+	case evicting(b) && f.LastActivity.After(b.OrderedAt):
+		return Next{Step: StepGiveWay, Why: "something runs in the box"}
 	case tried(b, markSuspendSent) && f.LastActivity != nil && f.LastActivity.After(activeSince(b, f)):
 		return Next{Step: StepGiveWay, Why: "the box was used after the order"}
 	case tried(b, markSuspendSent) && f.LastActivity == nil && b.AnsweredAt != nil && !f.Now.Before(b.AnsweredAt.Add(unreadableMost)):
@@ -289,6 +296,12 @@ func nextSuspend(b *models.Sandbox, f Facts) Next {
 		return Next{Step: step}
 	}
 	return Next{Step: StepSuspend}
+}
+
+// evicting reports whether a box is to be suspended for nothing but that nobody uses it, and still can be left as it is: then it
+// has to be true when the provider is asked, too (S3-021).
+func evicting(b *models.Sandbox) bool {
+	return b.OrderedBy == models.ByIdle && b.Desired == models.WantSuspended && b.Observed == models.SeenRunning && !tried(b, markSuspendSent)
 }
 
 // activeSince is from when on activity is a user's: after the order, and after the run's own command was dealt with, whose

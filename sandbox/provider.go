@@ -59,7 +59,11 @@ func (w *work) inspect() (models.Step, bool, error) {
 			step.Adopt = &state // where the present order was seen fulfilled: adopted, not fought
 		}
 	}
-	if obs.State == models.SeenRunning && b.Desired == models.WantSuspended && tried(b, markSuspendSent) {
+	switch {
+	case obs.State != models.SeenRunning || b.Desired != models.WantSuspended:
+	case evicting(b):
+		w.facts.LastActivity = w.lastWork()
+	case tried(b, markSuspendSent):
 		w.facts.LastActivity = w.lastActivity(obs)
 	}
 	return step, false, nil
@@ -108,6 +112,20 @@ func (w *work) lastActivity(obs Observation) *time.Time {
 		return nil
 	}
 	at := w.Store.Now().Add(-info.IdleTime)
+	return &at
+}
+
+// lastWork is when something last ran in a box that is about to be suspended because nothing does; nil: unreadable.
+func (w *work) lastWork() *time.Time {
+	if w.backend.Capabilities().LookingCounts || w.claim.Box.URL == "" {
+		return nil
+	}
+	now := w.Store.Now()
+	did, err := w.agent().Work(w.lease.Patient, now, now.Sub(w.claim.Box.OrderedAt))
+	if err != nil {
+		return nil
+	}
+	at := did.At(now)
 	return &at
 }
 

@@ -95,6 +95,13 @@ func (c Capabilities) MemoryKept() bool { return c.Suspend == SuspendMemory }
 // CanSuspend reports whether Suspend is supported at all (S0-126).
 func (c Capabilities) CanSuspend() bool { return c.Suspend != SuspendNone && c.Suspend != "" }
 
+// Evicts reports whether boxes that nobody uses are suspended by a duty of ours: they can be, the provider has no timer of its
+// own that does it, and looking whether something runs in them does not keep them awake (S0-012, S0-019, S0-131).
+func (c Capabilities) Evicts() bool {
+	native := c.NativeIdle.Supported || c.NativeExpiry.Supported && c.NativeExpiry.Action == "suspend"
+	return c.CanSuspend() && !native && !c.LookingCounts
+}
+
 // IdleTimer is what Create is asked to set as the native idle timer for boxes that may be idle for ttl: nothing where the
 // provider has none (S0-018, S0-132).
 func (c Capabilities) IdleTimer(ttl time.Duration) time.Duration {

@@ -33,6 +33,9 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 	if err != nil {
 		return events, fmt.Errorf("purge requests: %w", err)
 	}
+	if _, err := w.Store.PurgeAttachments(ctx, now.Add(-time.Hour), purgeBatch); err != nil {
+		return events, fmt.Errorf("purge attachments: %w", err)
+	}
 	expired, err := w.Store.ExpiredOutputs(ctx, now.Add(-keep.OutputRetention), purgeBatch)
 	if err != nil {
 		return events, fmt.Errorf("look for expired outputs: %w", err)

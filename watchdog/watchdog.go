@@ -46,6 +46,7 @@ type Watchdog struct {
 	Settler    Settler
 	Local      *LocalAgent // set in local mode: runs share it, and there are no boxes
 	HTTP       *http.Client
+	Mono       func() time.Duration // the monotonic clock; nil: this process's
 	Blobs      Blobs
 	Decide     func(models.Ending) models.Decision // what becomes of the box of a run that ends here
 	Log        *slog.Logger
@@ -82,6 +83,9 @@ func (w *Watchdog) Loops() []loop.Loop {
 		return append(loops, w.Aftercare(), w.Workspaces())
 	}
 	loops = append(loops, w.Janitor(), w.Unserved())
+	if w.Config.Dispatch.IdleTTL > 0 && len(w.evicted()) > 0 { // 0: nothing is ever stopped for idleness (S3-013)
+		loops = append(loops, w.Idle())
+	}
 	for _, p := range w.places() {
 		loops = append(loops, w.Settle(p))
 		if c := w.Backends[p].Capabilities(); c.List && c.Labels {

@@ -15,6 +15,7 @@ type Conversation struct {
 	ID     string // dashed
 	Events int    // as it counts them
 	Hidden bool   // the box does not list it
+	Status string // its execution_status
 	// Zip is served as its trajectory; nil: Trajectory of it.
 	Zip []byte
 	// Short is cut off the answer's end, in bytes.
@@ -77,11 +78,11 @@ func Zip(entries map[string]string) []byte {
 }
 
 // conversations lists them. The caller holds the lock.
-func (b *AgentBox) conversations(w http.ResponseWriter) {
+func (b *AgentBox) conversations(w http.ResponseWriter, status string) {
 	items := []any{}
 	for _, c := range b.history {
-		if !c.Hidden {
-			items = append(items, map[string]any{"id": c.ID})
+		if !c.Hidden && (status == "" || status == c.Status) {
+			items = append(items, map[string]any{"id": c.ID, "execution_status": c.Status})
 		}
 	}
 	answer(w, http.StatusOK, map[string]any{"items": items, "next_page_id": nil})

@@ -229,7 +229,7 @@ func (b *AgentBox) route(w http.ResponseWriter, r *http.Request, path string) {
 	case path == "/api/storage":
 		answer(w, 200, map[string]any{"root": "/home/box", "conversations": []any{}})
 	case path == "/api/conversations/search":
-		b.conversations(w)
+		b.conversations(w, r.URL.Query().Get("status"))
 	case strings.HasSuffix(path, "/events/count"):
 		b.events(w, strings.TrimSuffix(strings.TrimPrefix(path, "/api/conversations/"), "/events/count"))
 	case strings.HasPrefix(path, "/api/file/download-trajectory/"):
