@@ -10,7 +10,7 @@ import (
 
 // PlacedWorkers is how many boxes of a backend of this machine are worked on at once: stops are waited for side by side
 // (D1), and cost no other provider anything.
-const PlacedWorkers = 32
+const PlacedWorkers = 64
 
 const (
 	settleWorkers = 16

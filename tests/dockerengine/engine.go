@@ -158,12 +158,17 @@ func AgentServer(t testing.TB, root string) string {
 	return agentServer.path
 }
 
-var bare, withShell Image
+var (
+	bare, withShell, stubborn Image
+	filling                   sync.Mutex // held while one of them is filled in and made
+)
 
 // Bare is an image of the agent server and nothing else.
 func Bare(t testing.TB, root string) string {
 	t.Helper()
 	Host(t)
+	filling.Lock()
+	defer filling.Unlock()
 	bare.Name, bare.Entrypoint = "automation-test:bare", "/agentserver"
 	bare.Files = map[string]string{"/agentserver": AgentServer(t, root)}
 	return bare.Make(t)
@@ -178,21 +183,43 @@ var applets = []string{
 	"mkdir", "mv", "ps", "pwd", "rm", "sed", "sh", "sleep", "sort", "tail", "tar", "test", "touch", "tr", "true", "wc", "wget",
 }
 
+// Stubborn is an image whose agent server runs below a shell that ignores SIGTERM, so that only a kill ends it.
+func Stubborn(t testing.TB, root string) string {
+	t.Helper()
+	Host(t)
+	filling.Lock()
+	defer filling.Unlock()
+	script := filepath.Join(t.TempDir(), "stubborn")
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\ntrap '' TERM\n/agentserver \"$@\" &\nwhile :; do wait; sleep 1; done\n"), 0o755)) //nolint:gosec // a program
+	shellFiles(t, root, &stubborn)
+	stubborn.Name, stubborn.Entrypoint = "automation-test:stubborn", "/stubborn"
+	stubborn.Files["/stubborn"] = script
+	return stubborn.Make(t)
+}
+
 // WithShell is an image of the agent server and a shell with the usual programs, as static files.
 func WithShell(t testing.TB, root string) string {
 	t.Helper()
 	Host(t)
+	filling.Lock()
+	defer filling.Unlock()
+	shellFiles(t, root, &withShell)
+	withShell.Name, withShell.Entrypoint = "automation-test:shell", "/agentserver"
+	return withShell.Make(t)
+}
+
+// shellFiles gives an image the agent server, a shell and the usual programs.
+func shellFiles(t testing.TB, root string, i *Image) {
+	t.Helper()
 	if _, err := os.Stat(busybox); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(busybox + " is not installed")
 		}
 		t.Skip(busybox + " is not installed: Debian's busybox-static")
 	}
-	withShell.Name, withShell.Entrypoint = "automation-test:shell", "/agentserver"
-	withShell.Files = map[string]string{"/agentserver": AgentServer(t, root), busybox: busybox}
-	withShell.Links, withShell.Open = map[string]string{}, []string{"/opt"}
+	i.Files = map[string]string{"/agentserver": AgentServer(t, root), busybox: busybox}
+	i.Links, i.Open = map[string]string{}, []string{"/opt"}
 	for _, name := range applets {
-		withShell.Links["/bin/"+name] = "busybox"
+		i.Links["/bin/"+name] = "busybox"
 	}
-	return withShell.Make(t)
 }
