@@ -63,6 +63,8 @@ type SettlerConfig struct {
 	Log        *slog.Logger       // nil: silent
 	Wake       func(models.Place) // wakes a worker of the place: more may be due; nil: nobody
 	Timing     Timing
+	// Recorded is told of every box of which a step was recorded, for whoever waits for it; nil: nobody.
+	Recorded func(boxID uuid.UUID)
 	// Deletes is told how each delete went: nil, ErrGone (it was gone already), or why the provider did not; nil: nobody.
 	Deletes func(box *models.Sandbox, err error)
 }
@@ -81,6 +83,9 @@ func NewSettler(c SettlerConfig) *Settler {
 	}
 	if c.Wake == nil {
 		c.Wake = func(models.Place) {}
+	}
+	if c.Recorded == nil {
+		c.Recorded = func(uuid.UUID) {}
 	}
 	if c.Deletes == nil {
 		c.Deletes = func(*models.Sandbox, error) {}
@@ -304,6 +309,7 @@ func (w *work) record(ctx context.Context, step models.Step) (changed bool, err 
 		return changed, fmt.Errorf("record %s: %w", step.Name, err)
 	}
 	testhooks.Reached(testhooks.SettleRecorded)
+	w.Recorded(step.BoxID)
 	return changed, nil
 }
 

@@ -283,6 +283,7 @@ func (a *App) Serve(ctx context.Context) error {
 	if errors.Is(shut, context.DeadlineExceeded) {
 		shut = a.server.Close()
 	}
+	a.access.Close() // ends WebSockets, which nothing else does: a box that somebody is in is not suspended
 	a.suspendRuntimes(context.WithoutCancel(ctx))
 	stopDuties()
 	<-done
