@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"automation/config"
 	"automation/loop"
 	"automation/models"
@@ -56,6 +58,7 @@ func (a *App) assemble(context.Context) error {
 	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
 		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs, Exports: a.exports,
 		Log: a.component("settler"), Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted,
+		Recorded: func(boxID uuid.UUID) { a.access.Changed(boxID) },
 	})
 	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.component("access"), Wake: a.nudges.wake})
 	a.onClose(func() error {
