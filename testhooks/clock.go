@@ -15,25 +15,30 @@ import (
 // Clock is the test clock: what the file of AUTOMATION_TEST_CLOCK says, a line name=duration each. "host" shifts the machine's
 // clock, "rows" the clock of rows after the database has corrected it. A file that is not there shifts nothing.
 type Clock struct {
-	path       string
-	host, rows atomic.Int64 // time.Duration
+	path string
+	now  atomic.Pointer[shifts]
 }
+
+// shifts are what the file says.
+type shifts struct{ host, rows time.Duration }
 
 // NewClock reads the file for the first time.
 func NewClock() (*Clock, error) {
 	c := &Clock{path: os.Getenv("AUTOMATION_TEST_CLOCK")}
-	_, err := c.Read()
+	c.now.Store(&shifts{})
+	_, err := c.Read(func() bool { return true })
 	return c, err
 }
 
 // Host is the machine's clock as the file shifts it.
-func (c *Clock) Host() time.Time { return time.Now().Add(time.Duration(c.host.Load())) }
+func (c *Clock) Host() time.Time { return time.Now().Add(c.now.Load().host) }
 
 // Rows is by how much the clock of rows is shifted.
-func (c *Clock) Rows() time.Duration { return time.Duration(c.rows.Load()) }
+func (c *Clock) Rows() time.Duration { return c.now.Load().rows }
 
-// Read reads the file anew and reports whether it says something else than before. Tests replace it in one step.
-func (c *Clock) Read() (changed bool, err error) {
+// Read reads the file anew. Where it says something else than before, and may agrees, the clock is moved: changed. Tests
+// replace the file in one step.
+func (c *Clock) Read(may func() bool) (changed bool, err error) {
 	if c.path == "" {
 		return false, nil
 	}
@@ -41,18 +46,22 @@ func (c *Clock) Read() (changed bool, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("read the test clock: %w", err)
 	}
-	shift := map[string]time.Duration{"host": 0, "rows": 0}
+	var next shifts
+	fields := map[string]*time.Duration{"host": &next.host, "rows": &next.rows}
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		if name == "" {
 			continue
 		}
 		d, err := time.ParseDuration(value)
-		if _, known := shift[name]; !known || err != nil {
+		if fields[name] == nil || err != nil {
 			return false, fmt.Errorf("test clock: %q is not host=<duration> or rows=<duration>", strings.TrimSpace(line))
 		}
-		shift[name] = d
+		*fields[name] = d
 	}
-	host, rows := int64(shift["host"]), int64(shift["rows"])
-	return c.host.Swap(host) != host || c.rows.Swap(rows) != rows, nil
+	if next == *c.now.Load() || !may() {
+		return false, nil
+	}
+	c.now.Store(&next)
+	return true, nil
 }

@@ -1,8 +1,8 @@
 package tests
 
 import (
+	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,11 +35,11 @@ func TestAKillAtAnyPointLosesNothing(t *testing.T) {
 			t.Parallel()
 			t.Run("sqlite", func(t *testing.T) {
 				t.Parallel()
-				life{point: p.point + ":" + p.sqlite, cloud: true, replicas: 1}.survives(t, nil)
+				life{point: p.point + ":" + p.sqlite, cloud: true}.survives(t, nil)
 			})
 			t.Run("postgres", func(t *testing.T) {
 				t.Parallel()
-				life{point: p.point + ":" + p.postgres, cloud: true, replicas: 1}.survives(t, postgres(t))
+				life{point: p.point + ":" + p.postgres, cloud: true}.survives(t, postgres(t))
 			})
 			t.Run("postgres, two replicas", func(t *testing.T) {
 				t.Parallel()
@@ -47,17 +47,86 @@ func TestAKillAtAnyPointLosesNothing(t *testing.T) {
 			})
 			t.Run("sqlite, process boxes", func(t *testing.T) {
 				t.Parallel()
-				life{point: p.point + ":" + p.sqlite, replicas: 1}.survives(t, nil)
+				life{point: p.point + ":" + p.sqlite}.survives(t, nil)
 			})
 		})
 	}
 }
 
-// life is the whole life of one run and its box, from its dispatch to the deletion of the box when it is due, with a kill.
+// life is the whole life of runs and their boxes, from the dispatch to the deletion of the boxes when they are due, with kills.
 type life struct {
-	point    string // of the kill, with its time
+	point    string // of the kills, with its time
 	cloud    bool   // boxes of Cloud's stub, else of processes
-	replicas int
+	replicas int    // 0: one
+	runs     int    // 0: one
+	storm    int    // how often the service is killed at the point; 0: once
+}
+
+// survives lives the life, and returns how often the service was killed.
+func (l life) survives(t *testing.T, database []string) {
+	t.Helper()
+	if kills := l.lived(t, database); kills != 1 {
+		require.FailNow(t, "not killed once", "%d kills at %s", kills, l.point)
+	}
+}
+
+// lived lives the life, requires that nothing is lost, and returns how often the service was killed.
+func (l life) lived(t *testing.T, database []string) (kills int) {
+	t.Helper()
+	w := newWorld(t, l.cloud, max(l.replicas, 1), database)
+	w.storm = max(l.storm, 1)
+	w.serve(l.point)
+	w.dispatched(w.boxes.automation(w), max(l.runs, 1))
+
+	begun := map[string]bool{}
+	w.wait("every command has begun, or its run has ended", func(s sight) bool {
+		waiting := 0
+		for id, run := range s.runs {
+			begun[id] = begun[id] || run.text("bash_command_id") != "" && w.boxes.prints(run.text("sandbox", "provider_id"))
+			if !begun[id] && !terminal(run) {
+				waiting++
+			}
+		}
+		return waiting == 0
+	})
+	w.wait("every run has ended", func(s sight) bool {
+		waiting := 0
+		for id, run := range s.runs {
+			if terminal(run) {
+				continue
+			}
+			waiting++
+			if begun[id] {
+				w.ask(http.MethodPost, "/runs/"+id+"/complete", object{"status": "COMPLETED"})
+			}
+		}
+		return waiting == 0
+	})
+	w.boxes.leave()
+	paused := w.wait("the boxes of runs that have begun are paused, all others deleted", func(s sight) bool {
+		return len(w.boxes.alive()) == len(s.stamped())+l.behind(s) && s.all(func(run object) bool {
+			return run.text("cleanup", "due_at") == "" || run.text("sandbox", "observed") == "suspended"
+		})
+	})
+	l.requireRows(t, w, paused)
+	kept := l.requireOutput(t, w, paused, begun)
+
+	first, last := paused.due(t)
+	w.reach(first.Add(-5 * time.Second))
+	alive := w.boxes.alive()
+	w.still("a box is there until it is due", func(s sight) bool {
+		return len(s.stamped()) == len(paused.stamped()) && len(w.boxes.alive()) == len(alive)
+	})
+	w.reach(last.Add(time.Second))
+	seen := w.wait("the boxes are deleted when they are due", func(s sight) bool {
+		return len(w.boxes.alive()) == l.behind(s) && len(s.stamped()) == 0
+	})
+	l.requireRows(t, w, seen)
+	l.requireOnce(t, w, seen)
+	for id := range kept {
+		require.Contains(t, w.output(id), strings.TrimSpace(told), "the output outlives the box")
+	}
+	return w.kills
 }
 
 // unaccounted reports whether the kill may leave a box behind that nobody can tell from another's: at a provider without
@@ -66,84 +135,79 @@ func (l life) unaccounted() bool {
 	return l.cloud && strings.HasPrefix(l.point, "dispatch.create_answered")
 }
 
-func (l life) survives(t *testing.T, database []string) {
-	t.Helper()
-	w := newWorld(t, l.cloud, l.replicas, database)
-	w.serve(l.point)
-	id := w.dispatched(w.boxes.automation(w))
-	path := "/runs/" + id
-
-	seen := w.wait("the command of the run has begun", func(s sight) bool {
-		run := s.runs[id]
-		return terminal(run) || run.text("bash_command_id") != "" && w.boxes.prints(run.text("sandbox", "provider_id"))
-	})
-	begun := !terminal(seen.runs[id])
-	w.wait("the run has ended", func(s sight) bool {
-		if begun && !terminal(s.runs[id]) {
-			w.ask(http.MethodPost, path+"/complete", object{"status": "COMPLETED"})
-		}
-		return terminal(s.runs[id])
-	})
-	w.boxes.leave()
-	seen = w.wait("the box is paused, its predecessors are deleted", func(s sight) bool {
-		return s.runs[id].text("sandbox", "observed") == "suspended" && len(w.boxes.alive()) == 1+l.behind(s)
-	})
-	run := seen.runs[id]
-	box := run.text("sandbox", "provider_id")
-	require.Contains(t, w.boxes.alive(), box)
-	due := run.moment(t, "cleanup", "due_at")
-	require.Equal(t, run.moment(t, "completed_at").Add(cleanupDelay), due, "stamped once, as the run ended")
-	l.requireRows(t, w, seen)
-	if begun {
-		require.Equal(t, "COMPLETED", run.text("status"))
-		require.Contains(t, w.output(path), strings.TrimSpace(told), "the output is stored")
-	}
-
-	w.reach(due.Add(-5 * time.Second))
-	w.still("the box is there until it is due", func(s sight) bool {
-		return s.runs[id].text("sandbox", "desired") == "suspended" && slices.Contains(w.boxes.alive(), box)
-	})
-	w.reach(due.Add(time.Second))
-	seen = w.wait("the box is deleted when it is due", func(s sight) bool {
-		return s.runs[id].text("cleanup", "state") == "deleted" && len(w.boxes.alive()) == l.behind(s)
-	})
-	require.Equal(t, 1, w.kills, "killed at %s", l.point)
-	l.requireRows(t, w, seen)
-	l.requireOnce(t, w, seen, id)
-	if begun {
-		require.Contains(t, w.output(path), strings.TrimSpace(told), "the output outlives the box")
-	}
-}
-
-// dispatched makes a run, one whatever is killed meanwhile.
-func (w *world) dispatched(automation string) (run string) {
+// dispatched makes runs, so many whatever is killed meanwhile.
+func (w *world) dispatched(automation string, runs int) {
 	w.t.Helper()
-	w.wait("a run is made", func(s sight) bool {
-		for run = range s.runs {
-			return true
+	w.wait("runs are made", func(s sight) bool {
+		if len(s.runs) < runs {
+			w.ask(http.MethodPost, "/"+automation+"/dispatch", nil)
 		}
-		w.ask(http.MethodPost, "/"+automation+"/dispatch", nil)
-		return false
+		return len(s.runs) >= runs
 	})
-	return run
 }
 
 func terminal(run object) bool { return run.text("completed_at") != "" }
 
-// output is the stored output of a run.
-func (w *world) output(path string) (text string) {
+// all reports whether something holds for every run.
+func (s sight) all(holds func(run object) bool) bool {
+	for _, run := range s.runs {
+		if !holds(run) {
+			return false
+		}
+	}
+	return true
+}
+
+// stamped lists the runs whose box is to be deleted later.
+func (s sight) stamped() (ids []string) {
+	for id, run := range s.runs {
+		if run.text("cleanup", "due_at") != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// due is when the first and the last box are. Each was stamped by the end of its run.
+func (s sight) due(t *testing.T) (first, last time.Time) {
+	t.Helper()
+	for _, id := range s.stamped() {
+		due := s.runs[id].moment(t, "cleanup", "due_at")
+		require.Equal(t, s.runs[id].moment(t, "completed_at").Add(cleanupDelay), due)
+		if first.IsZero() || due.Before(first) {
+			first = due
+		}
+		if due.After(last) {
+			last = due
+		}
+	}
+	return first, last
+}
+
+// requireOutput requires that what commands have printed is stored, and returns the runs that it is stored of. After several
+// kills it may be missing.
+func (l life) requireOutput(t *testing.T, w *world, s sight, begun map[string]bool) map[string]bool {
+	t.Helper()
+	kept := map[string]bool{}
+	for id := range begun {
+		if begun[id] && s.runs[id].text("status") == "COMPLETED" {
+			kept[id] = strings.Contains(w.output(id), strings.TrimSpace(told))
+			require.True(t, kept[id] || l.storm > 1, "the output of run %s is stored", id)
+		}
+	}
+	maps.DeleteFunc(kept, func(_ string, stored bool) bool { return !stored })
+	return kept
+}
+
+// output is the stored output of a run, "" for none.
+func (w *world) output(run string) (text string) {
 	w.t.Helper()
 	w.wait("the logs are read", func(sight) bool {
-		for _, r := range w.replicas {
-			select {
-			case <-r.gone:
-				continue
-			default:
-			}
-			text = logs(w.t, r.server, path)
-			return true
+		status, raw, ok := w.ask(http.MethodGet, "/runs/"+run+"/logs", nil)
+		if ok && status == http.StatusOK {
+			text = unframed(w.t, raw)
 		}
-		return false
+		return ok
 	})
 	return text
 }
@@ -177,7 +241,7 @@ func (l life) requireRows(t *testing.T, w *world, s sight) {
 
 // requireOnce requires that nothing was done twice, but for the one call that was repeated after a kill between it and its
 // record.
-func (l life) requireOnce(t *testing.T, w *world, s sight, id string) {
+func (l life) requireOnce(t *testing.T, w *world, s sight) {
 	t.Helper()
 	repeated := 0
 	for _, b := range s.boxes {
@@ -189,12 +253,12 @@ func (l life) requireOnce(t *testing.T, w *world, s sight, id string) {
 	}
 	allowed := 0
 	if strings.HasPrefix(l.point, "settle.after_call") {
-		allowed = 1
+		allowed = w.kills
 	}
 	require.LessOrEqual(t, repeated, allowed, "deletes that were repeated")
-	ended := 0
-	status, answer, _ := w.ask(http.MethodGet, "/sandboxes/"+s.runs[id].text("sandbox", "id")+"/events?limit=100", nil)
-	require.Equal(t, http.StatusOK, status)
-	ended = strings.Count(string(answer), `"what":"finished"`)
-	require.Equal(t, 1, ended, "the run has ended once: %s", answer)
+	for _, run := range s.runs {
+		status, answer, _ := w.ask(http.MethodGet, "/sandboxes/"+run.text("sandbox", "id")+"/events?limit=100", nil)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, 1, strings.Count(string(answer), `"what":"finished"`), "the run has ended once: %s", answer)
+	}
 }

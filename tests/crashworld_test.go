@@ -45,7 +45,9 @@ type world struct {
 	t        *testing.T
 	boxes    provider
 	replicas []*replica
-	kills    int // of replicas, by their test hook
+	kills    int    // of replicas, by their test hook
+	fatal    string // the point of the hook, with its time
+	storm    int    // how many kills there are to be
 	quiet    time.Duration
 }
 
@@ -89,16 +91,24 @@ func newWorld(t *testing.T, cloud bool, replicas int, database []string, env ...
 // due there: it is the first that works.
 func (w *world) serve(fatal string) {
 	w.t.Helper()
-	first := w.replicas[0]
-	plain := first.env
-	first.env = append(slices.Clone(plain), "AUTOMATION_TEST_CRASH="+fatal)
+	w.fatal = fatal
 	for n, r := range w.replicas {
 		if n > 0 {
 			r.set(-time.Hour)
 		}
-		r.launch()
+		w.launch(r)
 	}
-	first.env = plain // of the next start
+}
+
+// launch starts a replica; the first one with the fatal point, while kills are left.
+func (w *world) launch(r *replica) {
+	w.t.Helper()
+	plain := r.env
+	if r == w.replicas[0] && w.kills < w.storm {
+		r.env = append(slices.Clone(plain), "AUTOMATION_TEST_CRASH="+w.fatal)
+	}
+	r.launch()
+	r.env = plain
 }
 
 // set moves a replica's clock of rows.
@@ -149,7 +159,7 @@ func (w *world) revive() {
 		require.True(w.t, status.Signaled() && status.Signal() == syscall.SIGKILL, "the service ended by itself:\n%s", r.story())
 		w.kills++
 		w.follow()
-		r.launch()
+		w.launch(r)
 	}
 }
 

@@ -246,13 +246,20 @@ func (s *server) launch() {
 	go s.read(s.cmd, stderr, serving, s.gone)
 	select {
 	case address := <-serving:
-		s.base = "http://" + address + "/api/automation/v1"
+		s.at(address)
 	case <-s.gone:
-		s.t.Fatalf("the service ended at its start:\n%s", s.log())
+		select {
+		case address := <-serving: // it has served, and was killed
+			s.at(address)
+		default:
+			s.t.Fatalf("the service ended at its start:\n%s", s.log())
+		}
 	case <-time.After(patience):
 		s.t.Fatalf("the service does not serve:\n%s", s.log())
 	}
 }
+
+func (s *server) at(address string) { s.base = "http://" + address + "/api/automation/v1" }
 
 // read keeps the log and tells the address when the service says it.
 func (s *server) read(cmd *exec.Cmd, stderr io.Reader, serving chan<- string, gone chan<- struct{}) {

@@ -87,6 +87,12 @@ func logs(t *testing.T, s *server, run string) string {
 	t.Helper()
 	status, raw := s.try(http.MethodGet, run+"/logs", nil)
 	require.Equal(t, http.StatusOK, status, "%s", raw)
+	return unframed(t, raw)
+}
+
+// unframed is the text in the frames of stored output.
+func unframed(t *testing.T, raw []byte) string {
+	t.Helper()
 	var text strings.Builder
 	for line := range strings.Lines(string(raw)) {
 		var frame object

@@ -124,7 +124,7 @@ func (a *App) loops() []loop.Loop {
 	if a.has(roleWatchdog) {
 		duties = append(duties, a.agents.Loops()...)
 	}
-	return a.testClock.watched(duties)
+	return a.underTestClock(duties)
 }
 
 // clockEvery is how often the database's clock is read anew.

@@ -14,4 +14,4 @@ func openTestClock() (testClock, error) { return testClock{}, nil }
 
 func (testClock) options() []models.Option { return nil }
 
-func (testClock) watched(duties []loop.Loop) []loop.Loop { return duties }
+func (a *App) underTestClock(duties []loop.Loop) []loop.Loop { return duties }

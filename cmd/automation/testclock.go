@@ -26,18 +26,34 @@ func (c testClock) options() []models.Option {
 // testClockEvery is how often the file is looked at.
 const testClockEvery = 10 * time.Millisecond
 
-// watched adds the duty that reads the file and wakes all others when it has changed.
-func (c testClock) watched(duties []loop.Loop) []loop.Loop {
+// testClockPatience is how long the clock waits for passes to end before it is moved. Leases are renewed in real time: a jump in
+// the middle of a pass would end them under their holder.
+const testClockPatience = 20 * time.Second
+
+// underTestClock adds the duty that reads the file, moves the clock while no pass runs, and wakes all other duties.
+func (a *App) underTestClock(duties []loop.Loop) []loop.Loop {
 	for n := range duties {
 		if duties[n].Nudge == nil {
 			duties[n].Nudge = loop.NewNudge()
 		}
 	}
+	var since time.Time
+	idle := func() bool {
+		running := 0
+		for _, s := range a.duties.Status() {
+			running += s.Running
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		return running <= 1 || time.Since(since) > testClockPatience // one is this pass itself
+	}
 	return append(duties, loop.Loop{Name: "test clock", Every: testClockEvery, Pass: func(context.Context) (int, error) {
-		changed, err := c.Read()
+		changed, err := a.testClock.Read(idle)
 		if err != nil || !changed {
 			return 0, err
 		}
+		since = time.Time{}
 		for _, duty := range duties {
 			duty.Nudge.Wake()
 		}

@@ -1,0 +1,67 @@
+//go:build matrix
+
+package tests
+
+import (
+	"fmt"
+	"testing"
+)
+
+// timesMost is more often than one life passes any point.
+const timesMost = 40
+
+// Every time that a life passes a point, one kill, until there is no such time any more.
+func TestMatrixAKillAtEveryTimeOfEveryPoint(t *testing.T) {
+	for _, p := range fatalPoints {
+		for _, l := range []life{{cloud: true}, {cloud: true, replicas: 2}, {}, {replicas: 2}} {
+			t.Run(fmt.Sprintf("%s, %d replicas, cloud %t", p.point, max(l.replicas, 1), l.cloud), func(t *testing.T) {
+				t.Parallel()
+				matrixDatabases(t, l, func(t *testing.T, database func(*testing.T) []string) {
+					for n := 1; n <= timesMost; n++ {
+						killed := true
+						t.Run(fmt.Sprint(n), func(t *testing.T) {
+							each := l
+							each.point = fmt.Sprintf("%s:%d", p.point, n)
+							killed = each.lived(t, database(t)) > 0
+						})
+						if !killed || t.Failed() {
+							return
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A dozen kills, one every nth time that the point is reached, while eight runs are on their way.
+func TestMatrixAStormOfKillsAtEveryPoint(t *testing.T) {
+	for _, p := range fatalPoints {
+		for _, n := range []int{1, 2, 3, 5, 7} {
+			for _, l := range []life{{cloud: true}, {cloud: true, replicas: 2}, {}} {
+				l.point, l.runs, l.storm = fmt.Sprintf("%s:%d", p.point, n), 8, 12
+				t.Run(fmt.Sprintf("%s, %d replicas, cloud %t", l.point, max(l.replicas, 1), l.cloud), func(t *testing.T) {
+					t.Parallel()
+					matrixDatabases(t, l, func(t *testing.T, database func(*testing.T) []string) {
+						t.Logf("%d kills", l.lived(t, database(t)))
+					})
+				})
+			}
+		}
+	}
+}
+
+// matrixDatabases runs test on the databases that a life can have: one SQLite file has one process.
+func matrixDatabases(t *testing.T, l life, test func(t *testing.T, database func(*testing.T) []string)) {
+	t.Helper()
+	if l.replicas < 2 {
+		t.Run("sqlite", func(t *testing.T) {
+			t.Parallel()
+			test(t, func(*testing.T) []string { return nil })
+		})
+	}
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, postgres)
+	})
+}
