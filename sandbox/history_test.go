@@ -69,7 +69,7 @@ func (r *rig) unpacked(b *models.Sandbox) []string {
 	return names
 }
 
-func TestS0_033_S0_052_S0_073_S0_127_S0_160_TheHistoryIsStoredBeforeTheBoxIsPausedAndOutlivesIt(t *testing.T) {
+func TestS0_033_S0_037_S0_051_S0_052_S0_073_S0_127_S0_160_TheHistoryIsStoredBeforeTheBoxIsPausedAndOutlivesIt(t *testing.T) {
 	each(t, sandboxtest.Quirks{Suspend: sandbox.SuspendSnapshot}, withDelay, func(r *rig) {
 		run, box := r.talked()
 		r.agent(box.ID).Converse(sandboxtest.Conversation{ID: another, Events: 1})
@@ -90,6 +90,7 @@ func TestS0_033_S0_052_S0_073_S0_127_S0_160_TheHistoryIsStoredBeforeTheBoxIsPaus
 		require.Zero(r, r.fake.Count("Resume"), "what is current is not taken again")
 		require.Empty(r, b.NeedsAttention)
 		require.Len(r, r.unpacked(b), 8, "S1-049: the history outlives the box")
+		require.Empty(r, r.fake.Alive(), "S0-051: the snapshot is gone too")
 	})
 }
 
@@ -335,6 +336,28 @@ func TestS0_117_S0_127_DependenciesGoBeforeASnapshotAndNeverTheRuntime(t *testin
 			})
 		})
 	}
+}
+
+func TestS0_064_ABoxShrinksBeforeAPauseByHandAndNotBeforeADelete(t *testing.T) {
+	one(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+		_, box := r.paused()
+		r.order(box.ID, models.WantRunning, "user:u")
+		r.settle()
+		reclaims := func() int {
+			return strings.Count(strings.Join(r.agent(box.ID).Requests(), "\n"), "POST /api/storage/reclaim")
+		}
+		before := reclaims()
+		r.order(box.ID, models.WantSuspended, "user:u")
+		r.settle()
+		require.Equal(r, before+1, reclaims())
+		r.order(box.ID, models.WantRunning, "user:u")
+		r.settle()
+		agent := r.agent(box.ID)
+		before = reclaims()
+		r.order(box.ID, models.WantDeleted, "user:u")
+		r.settle()
+		require.Equal(r, before, strings.Count(strings.Join(agent.Requests(), "\n"), "POST /api/storage/reclaim"))
+	})
 }
 
 func TestABoxThatCannotReclaimIsPausedWithoutAndSaysSo(t *testing.T) {

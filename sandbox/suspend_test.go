@@ -199,7 +199,7 @@ func TestASuspendOrderGivesWayToAUser(t *testing.T) {
 	})
 }
 
-func TestASuspendThatFailedIsRepeatedWhileNobodyUsesTheBox(t *testing.T) {
+func TestS0_060_ASuspendThatFailedIsRepeatedWhileNobodyUsesTheBox(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, withDelay, func(r *rig) { // no activity from the provider: the agent server's idle_time
 		run, box := r.running()
 		r.exit(run, box, "", 0)
@@ -244,7 +244,7 @@ func TestALostAnswerOfASuspendIsFoundByLooking(t *testing.T) {
 	})
 }
 
-func TestAProvidersIdlePauseIsAdoptedNeverFought(t *testing.T) {
+func TestS0_036_AProvidersIdlePauseIsAdoptedNeverFought(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
 		_, box := r.running()
 		r.fake.IdlePause(box.ID)

@@ -112,7 +112,7 @@ func happened(s *server, box string) (all []string) {
 }
 
 // A conversation is in a box, its run ends, its history is stored, the box is swept, and the history can still be had.
-func TestS0_048_S0_052_S0_072_S0_073_S1_049_TheHistoryOutlivesTheBox(t *testing.T) {
+func TestS0_044_S0_048_S0_052_S0_072_S0_073_S1_049_TheHistoryOutlivesTheBox(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, database []string) {
 		s := start(t, append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS="+delaySeconds)...)
 		run := s.running(s.automation("sleep 300\n", nil))
@@ -132,6 +132,8 @@ func TestS0_048_S0_052_S0_072_S0_073_S1_049_TheHistoryOutlivesTheBox(t *testing.
 		require.NotContains(t, happened(s, box), "woken ok", "what is current is not taken again")
 		require.Nil(t, s.call(http.MethodGet, box, nil, http.StatusOK).get("needs_attention"))
 		require.NoDirExists(t, filepath.Join(s.data, "boxes", run.text("sandbox", "id")))
+		status, _ := s.try(http.MethodPost, box+"/proxy/api/conversations/"+conversationID+"/events", object{"role": "user"})
+		require.Equal(t, http.StatusConflict, status, "S0-044: nothing can be prompted any more")
 		files := exported(s, box)
 		require.Equal(t, 3, eventsIn(files), "%v", files)
 		for name, content := range files {
@@ -153,7 +155,7 @@ func TestS0_048_S0_052_S0_072_S0_073_S1_049_TheHistoryOutlivesTheBox(t *testing.
 }
 
 // By hand, what would be lost is asked about; what is stored is not. A box that goes on after its export has none that is current.
-func TestS0_042_S0_089_S0_155_ADeleteByHandAsksWhereTheHistoryWouldBeLost(t *testing.T) {
+func TestS0_042_S0_050_S0_089_S0_155_ADeleteByHandAsksWhereTheHistoryWouldBeLost(t *testing.T) {
 	s := start(t, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")
 	run := s.running(s.automation("sleep 300\n", nil))
 	path, box := "/runs/"+run.text("id"), "/sandboxes/"+run.text("sandbox", "id")
