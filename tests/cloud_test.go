@@ -90,44 +90,6 @@ func TestS1_029_S1_053_LocalModeStampsPausesAndSweepsNothing(t *testing.T) {
 	require.Empty(t, c.stub.Calls("create", "pause", "delete", "get", "mint"), "the provider is not called at all")
 }
 
-func TestTheWrongOrganizationSeesNothingAndTheProviderIsNotAsked(t *testing.T) {
-	t.Parallel()
-	c := newCaller(t, "delay")
-	run := c.running("tok-alice", 60)
-	before := len(c.stub.Calls("create", "get", "pause", "resume", "delete", "mint"))
-	box, unknown := run.text("sandbox", "id"), "00000000-0000-4000-8000-000000000009"
-	for _, route := range []struct{ method, path string }{
-		{http.MethodGet, "/runs/%s"}, {http.MethodGet, "/runs/%s/logs"},
-		{http.MethodGet, "/sandboxes/%s"}, {http.MethodPost, "/sandboxes/%s/pause"}, {http.MethodPost, "/sandboxes/%s/resume"},
-		{http.MethodDelete, "/sandboxes/%s"}, {http.MethodGet, "/sandboxes/%s/events"}, {http.MethodGet, "/sandboxes/%s/proxy/api/file/home"},
-		{http.MethodGet, "/%s"}, {http.MethodGet, "/%s/runs"}, {http.MethodPost, "/%s/dispatch"}, {http.MethodDelete, "/%s"},
-	} {
-		id := run.text("automation_id")
-		switch route.path[:3] {
-		case "/ru":
-			id = run.text("id")
-		case "/sa":
-			id = box
-		}
-		foreign := c.call("tok-eve", route.method, fmt.Sprintf(route.path, id), object{}, http.StatusNotFound)
-		nobody := c.call("tok-eve", route.method, fmt.Sprintf(route.path, unknown), object{}, http.StatusNotFound)
-		for _, answer := range []object{foreign, nobody} {
-			if problem, ok := answer.get("error").(map[string]any); ok {
-				delete(problem, "request_id")
-			}
-		}
-		require.Equal(t, nobody, foreign, "%s %s", route.method, route.path)
-	}
-	for _, action := range []string{"complete", "cancel", "phase"} { // the contract itself says so
-		body := map[string]any{"complete": object{"status": "COMPLETED"}, "phase": object{"phase": "x"}}[action]
-		c.call("tok-eve", http.MethodPost, "/runs/"+run.text("id")+"/"+action, body, http.StatusForbidden)
-	}
-	now := c.look(run.text("id"))
-	require.Equal(t, "RUNNING", now.text("status"))
-	require.Equal(t, run.get("sandbox"), now.get("sandbox"))
-	require.Len(t, c.stub.Calls("create", "get", "pause", "resume", "delete", "mint"), before)
-}
-
 func TestS1_048_S1_051_APausedBoxIsResumedByHandAndShowsItsDueDate(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t, "delay", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=600")
