@@ -35,22 +35,33 @@ func python(t *testing.T) string {
 // quiet keeps the SDK from looking for things on the internet, and from its banner.
 var quiet = []string{"LITELLM_LOCAL_MODEL_COST_MAP=True", "OPENHANDS_SUPPRESS_BANNER=1", "PYTHONUNBUFFERED=1"}
 
-// agentServer is OpenHands' own, as the one that runs of local mode share.
+// agentServer is the one that runs of local mode share.
 type agentServer struct {
 	url, key, home string
 }
 
+// startAgentServer starts OpenHands' own.
 func startAgentServer(t *testing.T) *agentServer {
 	t.Helper()
-	interpreter := python(t)
+	return launchAgentServer(t, quiet, python(t), "-m", "openhands.agent_server")
+}
+
+// startOurAgentServer starts the one in the built program.
+func startOurAgentServer(t *testing.T) *agentServer {
+	t.Helper()
+	return launchAgentServer(t, nil, build(t), "agent-server")
+}
+
+func launchAgentServer(t *testing.T, env []string, command ...string) *agentServer {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	require.NoError(t, l.Close())
 	a := &agentServer{url: fmt.Sprintf("http://127.0.0.1:%d", port), key: "the-key-of-the-agent-server", home: t.TempDir()}
-	cmd := exec.Command(interpreter, "-m", "openhands.agent_server", "--host", "127.0.0.1", "--port", itoa(port))
+	cmd := exec.Command(command[0], append(command[1:], "--host", "127.0.0.1", "--port", itoa(port))...)
 	cmd.Dir = a.home
-	cmd.Env = append(clean(a.home, quiet...), "OH_SESSION_API_KEYS_0="+a.key)
+	cmd.Env = append(clean(a.home, env...), "OH_SESSION_API_KEYS_0="+a.key)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -128,7 +139,15 @@ const report = `curl -fsS -X POST "$AUTOMATION_CALLBACK_URL" -H "Authorization: 
 
 func TestLocalMode_OnTheRealAgentServer(t *testing.T) {
 	t.Parallel()
-	a := startAgentServer(t)
+	localModeWorks(t, startAgentServer(t))
+}
+
+func TestLocalMode_OnOurOwnAgentServer(t *testing.T) {
+	t.Parallel()
+	localModeWorks(t, startOurAgentServer(t))
+}
+
+func localModeWorks(t *testing.T, a *agentServer) {
 	s := localMode(t, a)
 	t.Run("a tarball run goes to its end", func(t *testing.T) {
 		run, workspace := s.started(a, s.automation("touch begun\npwd > where\n"+report, nil))
