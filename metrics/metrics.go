@@ -34,6 +34,7 @@ type Metrics struct {
 	runs     runs
 	boxes    boxes
 	sweeps   sweeps
+	prepared prepared
 	requests requests
 }
 
@@ -47,7 +48,7 @@ func New(c Config) *Metrics {
 	info.Set(1)
 	m.registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.runs, m.boxes = newRuns(m.registry), newBoxes(m.registry, c.Serves)
-	m.sweeps, m.requests = newSweeps(m.registry), newRequests(m.registry)
+	m.sweeps, m.prepared, m.requests = newSweeps(m.registry), newPrepared(m.registry), newRequests(m.registry)
 	return m
 }
 

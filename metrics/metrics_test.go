@@ -293,6 +293,23 @@ func TestCallsAndDeletesAreCounted(t *testing.T) {
 	}
 }
 
+func TestWhatIsDoneInBoxesIsCounted(t *testing.T) {
+	m := whole(t, models.Census{})
+	m.Prepared(sandbox.StepReclaim, "ok", 700, time.Second)
+	m.Prepared(sandbox.StepReclaim, "failed", 0, time.Second)
+	m.Prepared(sandbox.StepExport, "ok", 50, time.Second)
+	m.Prepared(sandbox.StepOutput, "ok", 9, time.Second)
+	m.ReclaimedByHand(300, time.Second, nil)
+	m.ReclaimedByHand(0, time.Second, errors.New("no"))
+	require.EqualValues(t, 1, value(t, m, "automation_reclaim_passes_total", "result=ok", "trigger=stop"))
+	require.EqualValues(t, 1, value(t, m, "automation_reclaim_passes_total", "result=failed", "trigger=manual"))
+	require.EqualValues(t, 700, value(t, m, "automation_reclaim_freed_bytes_total", "trigger=stop"))
+	require.EqualValues(t, 300, value(t, m, "automation_reclaim_freed_bytes_total", "trigger=manual"))
+	require.EqualValues(t, 2, value(t, m, "automation_reclaim_pass_duration_seconds", "trigger=stop"))
+	require.EqualValues(t, 1, value(t, m, "automation_exports_total", "result=ok"))
+	require.EqualValues(t, 50, value(t, m, "automation_export_bytes_total"))
+}
+
 func TestTheStateIsReadOnceInAWhileAndNotShownWhenItCannotBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads, took, away := 0, time.Duration(0), error(nil)

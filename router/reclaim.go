@@ -62,6 +62,9 @@ func (s *server) reclaim(ctx context.Context, b *models.Sandbox, who Caller, dry
 	}
 	began := s.Store.Now()
 	done, err := agent.Reclaim(ctx, dry, sandbox.ReclaimPolicy)
+	if s.Reclaimed != nil && !dry {
+		s.Reclaimed(done.FreedBytes, s.Store.Now().Sub(began), err)
+	}
 	if err != nil {
 		return nil, agentProblem(err)
 	}

@@ -113,6 +113,8 @@ type Deps struct {
 	// Observe is told of every answer: the route template (or one that no route of the table has), method, status, time; nil:
 	// nobody.
 	Observe func(ctx context.Context, route, method string, status int, took time.Duration)
+	// Reclaimed is told of every pass in which a box freed something because a person asked: bytes, time, how it went; nil: nobody.
+	Reclaimed func(bytes int64, took time.Duration, err error)
 	// Version is that of this program, SDKVersion that of the openhands-sdk that boxes should install.
 	Version    string
 	SDKVersion string

@@ -33,9 +33,11 @@ func (w *work) prepare(name Step) (models.Step, error) {
 	step := w.blank(name)
 	event, err := w.preparing(ctx, name, &step)
 	if err == nil {
-		event.DurationMS = w.Store.Now().Sub(started).Milliseconds()
+		took := w.Store.Now().Sub(started)
+		event.DurationMS = took.Milliseconds()
 		if event.What != "" {
 			step.Events = []models.Event{event}
+			w.Prepared(name, event.Outcome, event.Bytes, took)
 		}
 		return step, nil
 	}
@@ -48,6 +50,7 @@ func (w *work) prepare(name Step) (models.Step, error) {
 		failed.Name = string(markUnreachable)
 	}
 	failed.Events = []models.Event{w.event(pastOf[name], "failed", w.errorText(err))}
+	w.Prepared(name, "failed", 0, w.Store.Now().Sub(started))
 	w.Log.WarnContext(ctx, "preparing step failed", "workspace_id", w.claim.Box.ID, "step", name, "error", w.errorText(err))
 	return failed, nil
 }

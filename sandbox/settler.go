@@ -67,6 +67,9 @@ type SettlerConfig struct {
 	Recorded func(boxID uuid.UUID)
 	// Deletes is told how each delete went: nil, ErrGone (it was gone already), or why the provider did not; nil: nobody.
 	Deletes func(box *models.Sandbox, err error)
+	// Prepared is told how each step in a box went before its pause or deletion: ok, skipped, failed; what it freed or stored, in
+	// bytes; nil: nobody.
+	Prepared func(step Step, outcome string, bytes int64, took time.Duration)
 }
 
 // Settler takes ordered boxes to rest, one repeatable step at a time, under a lease. After dispatch it alone talks to
@@ -89,6 +92,9 @@ func NewSettler(c SettlerConfig) *Settler {
 	}
 	if c.Deletes == nil {
 		c.Deletes = func(*models.Sandbox, error) {}
+	}
+	if c.Prepared == nil {
+		c.Prepared = func(Step, string, int64, time.Duration) {}
 	}
 	c.Timing = c.Timing.orDefault()
 	return &Settler{SettlerConfig: c}

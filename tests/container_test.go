@@ -145,7 +145,7 @@ func TestTheImageRunsWhereThereIsAnEngine(t *testing.T) {
 func TestTheUnitKeepsBoxesAndGivesTheStopItsTime(t *testing.T) {
 	unit := document(t, "docs/systemd/automation.service")
 	for _, line := range []string{
-		"ExecStart=/usr/local/bin/automation serve", "KillMode=process", "Delegate=yes", "TimeoutStopSec=40", "NoNewPrivileges=yes",
+		"ExecStart=/usr/local/bin/automation serve", "Type=notify", "WatchdogSec=60", "KillMode=process", "Delegate=yes", "TimeoutStopSec=40", "NoNewPrivileges=yes",
 		"RestartPreventExitStatus=78", "StateDirectory=automation",
 	} {
 		require.Contains(t, unit, "\n"+line+"\n")

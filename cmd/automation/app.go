@@ -243,7 +243,7 @@ func (a *App) handler() http.Handler {
 		LocalKey: a.localKey, Cloud: asVerifier(check), Settings: a.settings(), Capabilities: a.capabilities,
 		Backends:         router.Backends{Known: backend.Names(), Configured: slices.Sorted(maps.Keys(a.backends)), NewRuns: a.choice.Backend},
 		ValidateSchedule: scheduleProblem, NextFire: scheduler.NextFire,
-		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Version: version, SDKVersion: sdkVersion, Log: a.component("router"),
+		Ready: a.checks, Metrics: a.metrics.Handler(), Observe: a.metrics.Request, Reclaimed: a.metrics.ReclaimedByHand, Version: version, SDKVersion: sdkVersion, Log: a.component("router"),
 	})
 }
 
@@ -269,12 +269,14 @@ func (a *App) Serve(ctx context.Context) error {
 	stopMetrics := a.serveMetrics()
 	served := make(chan error, 1)
 	go func() { served <- a.server.Serve(a.listener) }()
+	a.tell(notifyReady)
 	var failed error
 	select {
 	case <-ctx.Done():
 	case failed = <-served:
 	}
 	a.log.Info("stopping")
+	a.tell(notifyStopping)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopRequests)
 	defer cancel()
 	a.leaving.begin(stopping)

@@ -57,7 +57,7 @@ func (a *App) assemble(context.Context) error {
 	}
 	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
 		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs, Exports: a.exports,
-		Log: a.component("settler"), Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted,
+		Log: a.component("settler"), Wake: a.nudges.wake, Deletes: a.metrics.BoxDeleted, Prepared: a.metrics.Prepared,
 		Recorded: func(boxID uuid.UUID) { a.access.Changed(boxID) },
 	})
 	a.access = sandbox.NewAccess(sandbox.AccessConfig{Store: a.store, Log: a.component("access"), Wake: a.nudges.wake})
@@ -112,6 +112,9 @@ func (a *App) loops() []loop.Loop {
 		watch.Watches[a.place(name, b)] = a.watches[name]
 	}
 	duties := []loop.Loop{a.clock()}
+	if shows, asked := a.watched(); asked {
+		duties = append(duties, shows)
+	}
 	if a.has(roleWatchdog) {
 		duties = append(duties, watch.Loops()...)
 	}
