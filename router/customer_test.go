@@ -313,7 +313,7 @@ func TestS2_014_S2_015_S2_033_S2_061_WhatStaysWhenTheFeatureIsTurnedOff(t *testi
 	})
 }
 
-func TestS2_027_S2_031_S2_032_S2_034_S2_036_S2_037_Stopping(t *testing.T) {
+func TestS2_027_S2_042_S2_063_S2_031_S2_032_S2_034_S2_036_S2_037_Stopping(t *testing.T) {
 	customers(t, func(o *office) {
 		key := o.key("sandboxes:write")
 		require.Equal(o.t, "idle", o.call(key, "DELETE", o.path(""), nil).is(http.StatusOK)["status"], "none ever ran")
@@ -359,7 +359,7 @@ func TestS2_049_S2_050_S2_064_WhatTheOutputMayBeAskedFor(t *testing.T) {
 	})
 }
 
-func TestS2_051_S2_056_S2_070_S2_071_TheHeadOfAStream(t *testing.T) {
+func TestS2_051_S2_056_S2_059_S2_073_S2_070_S2_071_TheHeadOfAStream(t *testing.T) {
 	customers(t, func(o *office) {
 		key := o.key("sandboxes:write")
 		o.call(key, "POST", o.path(""), nil).is(http.StatusAccepted)
