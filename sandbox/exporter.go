@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -101,16 +102,16 @@ func plainID(id string) string { return strings.ToLower(strings.ReplaceAll(id, "
 func (e *Exporter) store(ctx context.Context, agent Agent, ids []string, export *models.Export) error {
 	reader, writer := io.Pipe()
 	sum := &summed{w: writer, hash: sha256.New()}
-	stored := make(chan error, 1)
-	go func() {
-		size, err := e.Blobs.Put(ctx, export.BlobKey, reader)
-		_ = reader.CloseWithError(errors.Join(err, io.ErrClosedPipe)) // a writer that still writes must not wait
-		export.Bytes = size
-		stored <- err
-	}()
+	var putting sync.WaitGroup
+	var putErr error
+	putting.Go(func() {
+		export.Bytes, putErr = e.Blobs.Put(ctx, export.BlobKey, reader)
+		_ = reader.CloseWithError(errors.Join(putErr, io.ErrClosedPipe)) // a writer that still writes must not wait
+	})
 	err := e.write(ctx, agent, ids, sum, export)
 	_ = writer.CloseWithError(err) // nil ends the archive, an error the Put
-	if putErr := <-stored; err == nil && putErr != nil {
+	putting.Wait()
+	if err == nil && putErr != nil {
 		err = fmt.Errorf("store the export: %w", putErr)
 	}
 	if err != nil {
