@@ -211,8 +211,11 @@ func (s spec) cases(op operation, have things) []bad {
 		body = encode(op.example)
 	}
 	if strings.Contains(op.path, "{id}") {
-		unknown := []int{403, 404, 405, 422}
-		all = append(all, bad{what: "a foreign id", id: have.foreign[op.about], body: body, codes: []int{403, 404}})
+		foreign, unknown := []int{403, 404}, []int{403, 404, 405, 422}
+		if op.method+op.path == "PUT/v1/runtimes/{id}" { // makes what the id names, but for the workspace that another one has
+			foreign, unknown = []int{409}, []int{400, 404, 409}
+		}
+		all = append(all, bad{what: "a foreign id", id: have.foreign[op.about], body: body, codes: foreign})
 		for _, id := range []string{uuid.NewString(), "x", "..", "%2e%2e", "%2e%2e%2f%2e%2e%2fetc", "%00", "%ff", "a%2Fb", "%25", strings.Repeat("a", 5000), "-1", "%F0%9F%92%A5"} {
 			all = append(all, bad{what: "the id " + id, id: id, body: body, codes: unknown})
 		}

@@ -228,6 +228,9 @@ func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...fu
 			Settle: func() { w.settles.Add(1) }, Janitor: func() { w.janitors.Add(1) },
 		},
 		Settings: sandbox.Settings{CleanupDelay: delay},
+		Runtimes: router.Runtimes{
+			Place: models.Place{Backend: modelstest.Backend}, Workspace: func(path string) (string, error) { return path, nil },
+		},
 		Capabilities: func(backend string) sandbox.Capabilities {
 			if backend == "cannot-suspend" {
 				return sandbox.Capabilities{Suspend: sandbox.SuspendNone}

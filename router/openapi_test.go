@@ -226,12 +226,14 @@ func (w *world) things() things {
 	_, rested := w.finished()
 	theirs := w.automation(func(a *models.Automation) { a.OrgID, a.UserID = otherOrg, eve })
 	foreignRun, foreignBox := w.running(theirs)
+	checkout := w.conversation(func(r *models.Runtime) { r.Workspace = "/srv/checkouts/project" })
+	foreignTalk := w.conversation(func(r *models.Runtime) { r.OrgID, r.UserID = otherOrg, eve })
 	sweep := func(as string) string { return w.call(as, "POST", "sweeps/plan", nil).is(201)["id"].(string) }
 	return things{
 		mine: map[string]string{"automation": mine.ID.String(), "run": run.ID.String(), "sandbox": rested.ID.String(),
-			"upload": upload("tok-alice"), "sweep": sweep("tok-alice")},
+			"upload": upload("tok-alice"), "sweep": sweep("tok-alice"), "runtime": checkout.ConversationID.String()},
 		foreign: map[string]string{"automation": theirs.ID.String(), "run": foreignRun.ID.String(), "sandbox": foreignBox.ID.String(),
-			"upload": upload("tok-eve"), "sweep": sweep("tok-eve")},
+			"upload": upload("tok-eve"), "sweep": sweep("tok-eve"), "runtime": foreignTalk.ConversationID.String()},
 	}
 }
 

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"automation/models"
 	"automation/sandbox"
 )
@@ -44,7 +42,31 @@ func (s *server) proxySandbox(w http.ResponseWriter, r *http.Request, who Caller
 	if err != nil {
 		return err
 	}
-	rest, err := s.proxyPath(r)
+	return s.proxyInto(w, r, b, "/v1/sandboxes/", who)
+}
+
+// proxyRuntime is ANY /v1/runtimes/{conversation_id}/proxy/{path}: the same, into the box that the conversation has now. A box
+// that was lost is made anew, with the conversation's keys and workspace.
+func (s *server) proxyRuntime(w http.ResponseWriter, r *http.Request, who Caller) error {
+	runtime, err := s.runtime(r, who)
+	if err != nil {
+		return err
+	}
+	if !who.canManage(runtime.UserID) {
+		return forbidden("Only admins, owners, or the creator of the runtime can enter it")
+	}
+	if b := runtime.Box; b == nil || b.NextStepAt == nil && (b.Observed == models.SeenMissing || b.Observed == models.SeenFailed) {
+		if runtime, _, err = s.Store.OpenRuntime(r.Context(), *runtime, who.name()); err != nil {
+			return err
+		}
+		nudge(s.Nudge.Settle)
+	}
+	return s.proxyInto(w, r, runtime.Box, "/v1/runtimes/", who)
+}
+
+// proxyInto passes the request on to a box; at is where the route begins, below the base path.
+func (s *server) proxyInto(w http.ResponseWriter, r *http.Request, b *models.Sandbox, at string, who Caller) error {
+	rest, err := s.proxyPath(r, at)
 	if err == nil {
 		err = s.sameSite(r)
 	}
@@ -132,8 +154,8 @@ func (s *server) sameSite(r *http.Request) error {
 
 // proxyPath is what follows …/proxy, still escaped. Dot segments are refused: the box may share its host with others, told
 // apart by the path.
-func (s *server) proxyPath(r *http.Request) (string, error) {
-	base := strings.TrimRight(s.Config.HTTP.BasePath, "/") + "/v1/sandboxes/"
+func (s *server) proxyPath(r *http.Request, at string) (string, error) {
+	base := strings.TrimRight(s.Config.HTTP.BasePath, "/") + at
 	_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), base), "/")
 	rest = strings.TrimPrefix(rest, "proxy")
 	plain, err := url.PathUnescape(rest)
@@ -194,8 +216,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 	case isDial(failed), errors.Is(failed, errKeyRefused):
 		return failed
 	}
-	s.log.WarnContext(r.Context(), "proxy into a box failed", "request_id", requestID(r),
-		"workspace_id", chi.URLParam(r, "id"), "error", failed)
+	s.log.WarnContext(r.Context(), "proxy into a box failed", "request_id", requestID(r), "error", failed)
 	return badGateway("The sandbox broke off")
 }
 

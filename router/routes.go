@@ -161,7 +161,7 @@ func (s *server) sandboxRoutes() []route {
 			summary: "What happened to it, who did it and why, oldest first", query: paging, status: statusOK, answer: eventList{}, handle: s.listSandboxEvents},
 		{method: anyMethod, path: "/v1/sandboxes/{id}/proxy", about: "sandbox", name: "proxySandboxRoot", summary: "HTTP to the root of its agent server",
 			access: own, takes: anything, status: statusOK, gives: "*/*", handle: s.proxySandbox},
-		{method: anyMethod, path: "/v1/sandboxes/{id}/proxy/*", about: "sandbox", name: "proxySandbox", summary: "HTTP to its agent server; it is resumed for it",
+		{method: anyMethod, path: "/v1/sandboxes/{id}/proxy/*", about: "sandbox", name: "proxySandbox", summary: "HTTP, streams and WebSockets to its agent server; it is resumed for it",
 			access: own, takes: anything, status: statusOK, gives: "*/*", handle: s.proxySandbox},
 		{method: "GET", path: "/v1/backends", about: "backend", name: "listBackends", summary: "What every provider can do, and its sandboxes by state",
 			access: own, status: statusOK, answer: backendList{}, handle: s.listBackends},
@@ -180,6 +180,11 @@ func (s *server) runtimeRoutes() []route {
 		{method: "POST", path: "/v1/runtimes/{id}/evict", about: "runtime", name: "evictRuntime", access: own,
 			summary: "Suspend its sandbox now; 409 while somebody is in it", body: &nothing, bodyless: true,
 			status: statusAccepted, answer: runtimeObject{}, handle: s.evictRuntime},
+		{method: anyMethod, path: "/v1/runtimes/{id}/proxy", about: "runtime", name: "proxyRuntimeRoot", summary: "HTTP to the root of its agent server",
+			access: own, takes: anything, status: statusOK, gives: "*/*", handle: s.proxyRuntime},
+		{method: anyMethod, path: "/v1/runtimes/{id}/proxy/*", about: "runtime", name: "proxyRuntime",
+			summary: "HTTP, streams and WebSockets to its agent server; it is resumed, or made anew where it was lost",
+			access:  own, takes: anything, status: statusOK, gives: "*/*", handle: s.proxyRuntime},
 	}
 }
 

@@ -19,7 +19,6 @@ const (
 	heldStarting = "starting"      // S3-025
 	heldAttached = "attached"      // a request, stream or relay into it is open (S3-018)
 	heldRecent   = "recently_used" // not idle for long enough yet
-	heldKept     = "kept"          // a person keeps it
 )
 
 // runtimeObject is a conversation that has a box of its own. Its keys are never shown.
@@ -241,8 +240,6 @@ func (s *server) held(r *models.Runtime, evictAt *time.Time) string {
 	switch b := r.Box; {
 	case evictAt == nil:
 		return heldOff
-	case b.KeptAt != nil:
-		return heldKept
 	case r.Attached:
 		return heldAttached
 	case b.Observed == models.SeenProvisioning || b.NextStepAt != nil:
