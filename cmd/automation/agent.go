@@ -50,7 +50,9 @@ func newAgent(io Streams) *cobra.Command {
 	c.AddCommand(newAgentCall("status", "Show the server in a box; nothing is woken", http.MethodGet, with),
 		newAgentCall("start", "Start it; the one that runs is shown where there is one", http.MethodPost, with),
 		newAgentCall("stop", "Stop it; what it printed can still be read", http.MethodDelete, with),
-		newAgentOutput(as, with), newAgentRelay(io, &tenant, as))
+		newAgentOutput(as, with), newAgentRelay(io, &tenant, as),
+		newAgentSwitch(io, as, &tenant, "enable", "Allow servers of customers in a box, or in every box of the tenant", true),
+		newAgentSwitch(io, as, &tenant, "disable", "Start no more of them; what runs can still be watched and stopped", false))
 	return c
 }
 
@@ -67,6 +69,32 @@ func newAgentCall(verb, short, method string, with withAgent) *cobra.Command {
 				return err
 			}
 			return s.showAgent(raw)
+		}),
+	}
+}
+
+// newAgentSwitch makes enable and disable.
+func newAgentSwitch(io Streams, as *format, tenant *string, verb, short string, on bool) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " [BOX]", Short: short, Args: cobra.MaximumNArgs(1),
+		Example: "  automation agent " + verb + " 019f0f5e-8d5a\n  automation agent " + verb,
+		RunE: io.withClient(as, func(ctx context.Context, s *session, args []string) error {
+			path := "/tenants/" + s.io.tenant(*tenant)
+			if len(args) > 0 {
+				id, err := s.box(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				path = "/sandboxes/" + id
+			}
+			var raw json.RawMessage
+			if err := s.json(ctx, http.MethodPut, path+"/agent-feature", map[string]any{"enabled": on}, &raw); err != nil {
+				return err
+			}
+			return s.show(raw, func() error {
+				s.done("%sd", verb)
+				return nil
+			})
 		}),
 	}
 }

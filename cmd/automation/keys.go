@@ -50,6 +50,9 @@ func newKeysCreate(io Streams, as *format) *cobra.Command {
 		Example: "  automation keys create --name ci --permissions sandboxes:read,sandboxes:write\n" +
 			"  automation keys create --name phone --kind access_token --permissions all:all --expires 720h -o json",
 		RunE: io.withClient(as, func(ctx context.Context, s *session, _ []string) error {
+			if name == "" || len(permissions) == 0 {
+				return usageError{errors.New("want --name and --permissions")}
+			}
 			body := map[string]any{"name": name, "kind": kind, "permissions": permissions}
 			if tenant != "" {
 				body["tenant"] = tenant
@@ -72,7 +75,7 @@ func newKeysCreate(io Streams, as *format) *cobra.Command {
 				fmt.Fprintln(s.io.Out, made.Key)
 				s.done("made key %s (%s)", made.ID, strings.Join(made.Permissions, ", "))
 				if len(made.Ineffective) > 0 {
-					s.done("warning: %s grant nothing", strings.Join(made.Ineffective, ", "))
+					s.done("warning: without effect: %s", strings.Join(made.Ineffective, ", "))
 				}
 				return nil
 			})
@@ -83,9 +86,6 @@ func newKeysCreate(io Streams, as *format) *cobra.Command {
 	c.Flags().StringSliceVar(&permissions, "permissions", nil, "what it may do: sandboxes:read, sandboxes:write, all:all")
 	c.Flags().StringVar(&kind, "kind", "api_key", "api_key (of a workspace) or access_token (of a customer)")
 	c.Flags().DurationVar(&expires, "expires", 0, "how long it is valid, e.g. 720h (default: until it is revoked)")
-	for _, flag := range []string{"name", "permissions"} {
-		_ = c.MarkFlagRequired(flag)
-	}
 	return c
 }
 

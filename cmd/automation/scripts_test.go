@@ -72,7 +72,7 @@ func exitsWith(ts *testscript.TestScript, neg bool, args []string) {
 func inProcess(ts *testscript.TestScript, args []string) int {
 	var env []string
 	for _, name := range append(config.Names(), "HOME", "PATH", "COLUMNS", "AUTOMATION_URL", "AUTOMATION_TOKEN", "AUTOMATION_TOKEN_FILE",
-		"AUTOMATION_SESSION_KEY", "AUTOMATION_SESSION_KEY_FILE",
+		"AUTOMATION_TENANT", ticketVariable, "AUTOMATION_SESSION_KEY", "AUTOMATION_SESSION_KEY_FILE",
 		"AUTOMATION_SANDBOX_CLENUP_DELAY_SECONDS") {
 		if value := ts.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
@@ -146,6 +146,7 @@ func startService(t *testing.T, env ...string) *App {
 		"HOME="+dir, "PATH="+os.Getenv("PATH"), "AUTOMATION_DATA_DIR="+filepath.Join(dir, "data"), "AUTOMATION_LISTEN=127.0.0.1:0",
 		"AUTOMATION_METRICS_LISTEN=", "AUTOMATION_LOCAL_API_KEY="+scriptKey, "AUTOMATION_SANDBOX_BACKEND=process",
 		"AUTOMATION_SANDBOX_POLL_INTERVAL=1", "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
+		"AUTOMATION_CUSTOMER_AGENT_COMMAND=echo serving; echo ready >&2; sleep 600",
 	)
 	cfg, err := config.Load(env)
 	require.NoError(t, err)
