@@ -36,6 +36,12 @@ func (c *Clock) Host() time.Time { return time.Now().Add(c.now.Load().host) }
 // Rows is by how much the clock of rows is shifted.
 func (c *Clock) Rows() time.Duration { return c.now.Load().rows }
 
+// String is what the clock is shifted by, in the order of the names.
+func (c *Clock) String() string {
+	now := c.now.Load()
+	return fmt.Sprintf("host=%s rows=%s", now.host, now.rows)
+}
+
 // Read reads the file anew. Where it says something else than before, and may agrees, the clock is moved: changed. Tests
 // replace the file in one step.
 func (c *Clock) Read(may func() bool) (changed bool, err error) {

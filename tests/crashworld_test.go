@@ -34,6 +34,9 @@ type provider interface {
 	deletes(box string) (int, bool)
 }
 
+// never is a schedule that is not due while a test runs.
+const never = "0 0 29 2 *"
+
 // told is what commands print.
 const told = "what the command of this run has printed\n"
 
@@ -51,11 +54,12 @@ type world struct {
 	quiet    time.Duration
 }
 
-// replica is one process of the service. Its clock file shifts the clock of rows.
+// replica is one process of the service with a clock file.
 type replica struct {
 	*server
-	clock string
-	shift time.Duration
+	clock  string
+	shifts string // what the clock file shifts: rows, host
+	shift  time.Duration
 }
 
 // newWorld prepares a deployment on Cloud's stub (cloud) or with process boxes; database chooses the engine.
@@ -82,7 +86,7 @@ func newWorld(t *testing.T, cloud bool, replicas int, database []string, env ...
 		if cloud {
 			s.key = "tok-alice"
 		}
-		w.replicas = append(w.replicas, &replica{server: s, clock: clock})
+		w.replicas = append(w.replicas, &replica{server: s, clock: clock, shifts: "rows"})
 	}
 	return w
 }
@@ -111,18 +115,12 @@ func (w *world) launch(r *replica) {
 	r.env = plain
 }
 
-// set moves a replica's clock of rows.
-func (r *replica) set(rows time.Duration) {
+// set moves a replica's clock: its file is replaced in one step.
+func (r *replica) set(shift time.Duration) {
 	r.t.Helper()
-	r.shift = rows
-	r.write("rows=" + rows.String() + "\n")
-}
-
-// write replaces the clock file in one step.
-func (r *replica) write(text string) {
-	r.t.Helper()
+	r.shift = shift
 	next := r.clock + ".next"
-	require.NoError(r.t, os.WriteFile(next, []byte(text), 0o600))
+	require.NoError(r.t, os.WriteFile(next, []byte(r.shifts+"="+shift.String()+"\n"), 0o600))
 	require.NoError(r.t, os.Rename(next, r.clock))
 }
 
@@ -142,6 +140,23 @@ func (w *world) follow() {
 	for _, r := range w.replicas[1:] {
 		r.set(w.replicas[0].shift)
 	}
+}
+
+// move moves the clock on, and waits until the service has noticed.
+func (w *world) move(d time.Duration) {
+	w.t.Helper()
+	w.pass(d)
+	for _, r := range w.replicas {
+		r.moved()
+	}
+}
+
+// moved waits until a replica's clock shows what its file says.
+func (r *replica) moved() {
+	r.t.Helper()
+	shifts := map[string]time.Duration{r.shifts: r.shift}
+	line := fmt.Sprintf(`"shifts":"host=%s rows=%s"`, shifts["host"], shifts["rows"])
+	require.Eventually(r.t, func() bool { return strings.Contains(r.log(), line) }, patience, 5*time.Millisecond)
 }
 
 // reach moves the clock to a time.
@@ -233,7 +248,18 @@ func (s sight) signature() string {
 
 // wait looks until something holds. Whenever nothing happens any more it moves the clock on: what is waited for then is the
 // end of a lease, a backoff, a search or a time-out.
-func (w *world) wait(what string, holds func(sight) bool) (now sight) {
+func (w *world) wait(what string, holds func(sight) bool) sight {
+	w.t.Helper()
+	return w.await(what, w.pass, holds)
+}
+
+// soon looks until something holds, and leaves the clock alone.
+func (w *world) soon(what string, holds func(sight) bool) sight {
+	w.t.Helper()
+	return w.await(what, func(time.Duration) {}, holds)
+}
+
+func (w *world) await(what string, pass func(time.Duration), holds func(sight) bool) sight {
 	w.t.Helper()
 	ticker := time.NewTicker(40 * time.Millisecond)
 	defer ticker.Stop()
@@ -251,7 +277,7 @@ func (w *world) wait(what string, holds func(sight) bool) (now sight) {
 			}
 		}
 		if ok && time.Since(since) > w.quiet {
-			w.pass(step)
+			pass(step)
 			since, step = time.Now(), min(2*step, 20*time.Minute)
 		}
 		select {
@@ -281,7 +307,7 @@ type stubBoxes struct{ *cloudstub.Stub }
 func (p stubBoxes) automation(w *world) string {
 	return w.create("", object{
 		"name": "crash", "entrypoint": "python main.py", "tarball_path": "https://example.test/code.tar.gz", "timeout": 600,
-		"trigger": object{"type": "cron", "schedule": "0 0 29 2 *"},
+		"trigger": object{"type": "cron", "schedule": never},
 	}).text("id")
 }
 
@@ -318,7 +344,7 @@ func (p processBoxes) automation(w *world) string {
 	require.NoError(w.t, json.Unmarshal(answer, &upload))
 	return w.create("", object{
 		"name": "crash", "entrypoint": "bash main.sh", "tarball_path": upload.text("tarball_path"), "timeout": 600,
-		"trigger": object{"type": "cron", "schedule": "0 0 29 2 *"},
+		"trigger": object{"type": "cron", "schedule": never},
 	}).text("id")
 }
 

@@ -48,12 +48,13 @@ func (a *App) underTestClock(duties []loop.Loop) []loop.Loop {
 		}
 		return running <= 1 || time.Since(since) > testClockPatience // one is this pass itself
 	}
-	return append(duties, loop.Loop{Name: "test clock", Every: testClockEvery, Pass: func(context.Context) (int, error) {
+	return append(duties, loop.Loop{Name: "test clock", Every: testClockEvery, Pass: func(ctx context.Context) (int, error) {
 		changed, err := a.testClock.Read(idle)
 		if err != nil || !changed {
 			return 0, err
 		}
 		since = time.Time{}
+		a.log.InfoContext(ctx, "test clock moved", "shifts", a.testClock.String())
 		for _, duty := range duties {
 			duty.Nudge.Wake()
 		}
