@@ -178,6 +178,8 @@ func (d *door) Doubt(uuid.UUID) {
 	}
 }
 
+func (d *door) Release(uuid.UUID) {}
+
 func (d *door) OnClose(f func()) func() bool { return context.AfterFunc(d.closing, f) }
 
 var _ router.Access = (*sandbox.Access)(nil)

@@ -42,6 +42,8 @@ type Access interface {
 	Doubt(boxID uuid.UUID)
 	// Refused has the next Enter look at the box anew, which did not know its key.
 	Refused(boxID uuid.UUID)
+	// Release gives up what is still held for the next request of a box that nobody is in: it is to be suspended.
+	Release(boxID uuid.UUID)
 	// OnClose has f called when whoever is inside must leave, unless it is forgotten before.
 	OnClose(f func()) (forget func() bool)
 }

@@ -151,6 +151,10 @@ func (s *server) evictRuntime(w http.ResponseWriter, r *http.Request, who Caller
 		return err
 	}
 	runtime, err := s.runtime(r, who)
+	if err == nil && runtime.Box != nil { // a request that has ended is nobody's presence
+		s.Access.Release(runtime.Box.ID)
+		runtime, err = s.runtime(r, who)
+	}
 	if err != nil {
 		return err
 	}

@@ -149,6 +149,9 @@ func (s *server) again(ctx context.Context, b *models.Sandbox) (sandboxObject, e
 
 // order is a person's wish for a box: it is written down, the settler makes it so.
 func (s *server) order(w http.ResponseWriter, r *http.Request, who Caller, b *models.Sandbox, to models.Desired, why string) error {
+	if to == models.WantSuspended {
+		s.Access.Release(b.ID)
+	}
 	return s.ordered(w, r, b, s.Store.Order(r.Context(), b.ID, to, who.name(), why))
 }
 

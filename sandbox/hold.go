@@ -136,6 +136,16 @@ func (a *Access) leave(boxID uuid.UUID, h *hold, linger bool) {
 	}
 }
 
+// Release gives up at once what lingers of a box that nobody is in: somebody wants it suspended.
+func (a *Access) Release(boxID uuid.UUID) {
+	a.mu.Lock()
+	h := a.holds[boxID]
+	a.mu.Unlock()
+	if h != nil {
+		a.release(boxID, h)
+	}
+}
+
 // release removes the row of a hold that nobody uses, and wakes the settler where a suspend waited for that. Whoever joins
 // meanwhile waits, and makes the row anew.
 func (a *Access) release(boxID uuid.UUID, h *hold) {
