@@ -47,14 +47,20 @@ func (w *work) create(ctx context.Context) (models.Step, bool, error) {
 	if markErr := w.Store.MarkCreate(write, w.claim.Box.ID, w.claim.Token, false); markErr != nil {
 		return step, false, errors.Join(fmt.Errorf("mark the end of create: %w", markErr), err)
 	}
-	event := w.event("created", "ok", "")
-	event.DurationMS = w.Store.Now().Sub(started).Milliseconds()
 	switch {
 	case err == nil:
 		answered(&step)
 		w.sees(&step, models.SeenProvisioning)
-		step.Events = []models.Event{event}
-		return step, false, nil
+		obs, shown := w.until(models.SeenRunning)
+		if obs != nil {
+			w.sees(&step, obs.State)
+		}
+		event := w.event("created", "ok", "")
+		event.DurationMS = w.Store.Now().Sub(started).Milliseconds()
+		if step.Events = []models.Event{event}; shown {
+			w.done(&step)
+		}
+		return step, shown, nil
 	case NothingMade(err):
 		w.sees(&step, models.SeenDeleted)
 		w.done(&step, w.event("created", "failed", w.errorText(err)))

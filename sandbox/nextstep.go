@@ -218,7 +218,10 @@ func searchAt(b *models.Sandbox, now time.Time) time.Time {
 }
 
 func nextProvisioning(b *models.Sandbox, f Facts) Next {
-	if b.Desired != models.WantDeleted {
+	switch {
+	case b.Desired == models.WantSuspended && b.CreatedBy == models.CreatedByRuntime && f.Looked && f.Capabilities.CanSuspend():
+		return Next{Step: StepSuspend} // a service that stops does not wait for a boot
+	case b.Desired != models.WantDeleted:
 		return Next{Step: StepInspect}
 	}
 	started := f.Newest && f.Run != nil && f.Run.StartingAt != nil // there may be output

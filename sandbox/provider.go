@@ -44,7 +44,7 @@ func (w *work) inspect() (models.Step, bool, error) {
 		w.again(&step, "inspected", errors.New("the provider shows it deleting"))
 		return step, true, nil
 	case models.SeenProvisioning:
-		if b.Desired == models.WantDeleted {
+		if b.Desired == models.WantDeleted || b.Desired == models.WantSuspended && b.CreatedBy == models.CreatedByRuntime {
 			return step, false, nil
 		}
 		w.again(&step, "inspected", errors.New("the provider shows it starting"))

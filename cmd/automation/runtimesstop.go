@@ -9,7 +9,7 @@ import (
 
 const (
 	// stopRuntimesWithin bounds how long a stopping service waits for the boxes of its conversations.
-	stopRuntimesWithin = time.Minute
+	stopRuntimesWithin = 45 * time.Second
 	stopRuntimesLook   = 100 * time.Millisecond
 )
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -49,10 +50,11 @@ func Client(t testing.TB) *client.Client {
 // Image is a root file system as an image.
 type Image struct {
 	Name       string
-	Entrypoint string
+	Entrypoint []string
 	Files      map[string]string // path in the image → file of this machine
 	Links      map[string]string // path in the image → target
 	Open       []string          // directories of the image that anybody may write to
+	Trees      []string          // directories of this machine, by the same path
 	once       sync.Once
 	err        error
 }
@@ -71,7 +73,9 @@ func (i *Image) load(engine *client.Client) error {
 	archive, w := io.Pipe()
 	go func() { _ = w.CloseWithError(i.write(w)) }()
 	answer, err := engine.ImageImport(context.Background(), client.ImageImportSource{Source: archive, SourceName: "-"}, i.Name,
-		client.ImageImportOptions{Changes: []string{`ENTRYPOINT ["` + i.Entrypoint + `"]`, "ENV PATH=/usr/local/bin:/usr/bin:/bin"}})
+		client.ImageImportOptions{Changes: []string{
+			`ENTRYPOINT ["` + strings.Join(i.Entrypoint, `","`) + `"]`, "ENV PATH=/usr/local/bin:/usr/bin:/bin",
+		}})
 	if err != nil {
 		return fmt.Errorf("import image %s: %w", i.Name, err)
 	}
@@ -95,6 +99,11 @@ func (i *Image) write(to io.Writer) error {
 			return fmt.Errorf("archive %s: %w", name, err)
 		}
 	}
+	for _, tree := range i.Trees {
+		if err := addTree(w, tree); err != nil {
+			return err
+		}
+	}
 	for name, target := range i.Links {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: inArchive(name), Linkname: target}); err != nil {
 			return fmt.Errorf("archive %s: %w", name, err)
@@ -116,13 +125,38 @@ func addFile(w *tar.Writer, name, source string) error {
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil {
-		err = w.WriteHeader(&tar.Header{Name: inArchive(name), Mode: 0o755, Size: info.Size()})
+		err = w.WriteHeader(&tar.Header{Name: inArchive(name), Mode: 0o755, Size: info.Size(), ModTime: info.ModTime()})
 	}
 	if err == nil {
 		_, err = io.Copy(w, f)
 	}
 	if err != nil {
 		return fmt.Errorf("archive %s: %w", name, err)
+	}
+	return nil
+}
+
+// addTree adds a directory with its links; everybody may read it there.
+func addTree(w *tar.Writer, tree string) error {
+	err := filepath.WalkDir(tree, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: inArchive(name) + "/", Mode: 0o755})
+		case d.Type() == fs.ModeSymlink:
+			target, err := os.Readlink(name)
+			if err != nil {
+				return err
+			}
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: inArchive(name), Linkname: target})
+		case d.Type().IsRegular():
+			return addFile(w, name, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("archive %s: %w", tree, err)
 	}
 	return nil
 }
@@ -169,7 +203,7 @@ func Bare(t testing.TB, root string) string {
 	Host(t)
 	filling.Lock()
 	defer filling.Unlock()
-	bare.Name, bare.Entrypoint = "automation-test:bare", "/agentserver"
+	bare.Name, bare.Entrypoint = "automation-test:bare", []string{"/agentserver"}
 	bare.Files = map[string]string{"/agentserver": AgentServer(t, root)}
 	return bare.Make(t)
 }
@@ -192,7 +226,7 @@ func Stubborn(t testing.TB, root string) string {
 	script := filepath.Join(t.TempDir(), "stubborn")
 	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\ntrap '' TERM\n/agentserver \"$@\" &\nwhile :; do wait; sleep 1; done\n"), 0o755)) //nolint:gosec // a program
 	shellFiles(t, root, &stubborn)
-	stubborn.Name, stubborn.Entrypoint = "automation-test:stubborn", "/stubborn"
+	stubborn.Name, stubborn.Entrypoint = "automation-test:stubborn", []string{"/stubborn"}
 	stubborn.Files["/stubborn"] = script
 	return stubborn.Make(t)
 }
@@ -204,7 +238,7 @@ func WithShell(t testing.TB, root string) string {
 	filling.Lock()
 	defer filling.Unlock()
 	shellFiles(t, root, &withShell)
-	withShell.Name, withShell.Entrypoint = "automation-test:shell", "/agentserver"
+	withShell.Name, withShell.Entrypoint = "automation-test:shell", []string{"/agentserver"}
 	return withShell.Make(t)
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,11 +134,17 @@ func (c Config) checkPaths() error {
 
 func (c Config) checkEnv() error {
 	for name := range c.Env {
-		if name == "" || name == "HOME" || strings.HasPrefix(name, "AUTOMATION_") || strings.HasPrefix(name, "OH_") {
+		ours := slices.Contains(ownVariables, name) || strings.HasPrefix(name, "AUTOMATION_") || strings.HasPrefix(name, "OH_SESSION_API_KEYS")
+		if name == "" || ours {
 			return fmt.Errorf("AUTOMATION_DOCKER_ENV: %q cannot be set for boxes", name)
 		}
 	}
 	return nil
+}
+
+// ownVariables are set for every box; others of its agent server may be added.
+var ownVariables = []string{
+	"HOME", "OH_SECRET_KEY", "OH_WORKSPACE_PATH", "OH_CONVERSATIONS_PATH", "OH_PERSISTENCE_DIR", "OH_BASH_EVENTS_DIR",
 }
 
 // capabilities are what the settings make of the static ones.

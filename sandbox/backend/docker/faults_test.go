@@ -196,7 +196,7 @@ func TestWhatADeadContainerHeldIsStartedAnew(t *testing.T) {
 }
 
 func TestAServerThatEndsBeforeItServesIsAFailure(t *testing.T) {
-	image := &dockerengine.Image{Name: "automation-test:broken", Entrypoint: "/broken", Files: map[string]string{"/broken": "/bin/busybox"}}
+	image := &dockerengine.Image{Name: "automation-test:broken", Entrypoint: []string{"/broken"}, Files: map[string]string{"/broken": "/bin/busybox"}}
 	r := open(t, func(c *Config) { c.Image = image.Make(t) })
 	id := uuid.Must(uuid.NewV7())
 	require.NoError(t, r.Create(r.ctx(), r.specOf(id), nothing))
