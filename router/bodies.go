@@ -1,14 +1,11 @@
 package router
 
 import (
-	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
-
-	jmespath "github.com/jmespath-community/go-jmespath"
 
 	"automation/models"
 )
@@ -299,123 +296,3 @@ func tag(s string) (string, error) {
 	}
 	return s, nil
 }
-
-// associations name values to be taken from an event by JMESPath.
-var associations = rule{checkAssociations, schema{
-	"type": "object", "maxProperties": 20, "propertyNames": schema{"pattern": assocKey.String()},
-	"additionalProperties": schema{"type": "string", "minLength": 1, "maxLength": 1000},
-}}
-
-func checkAssociations(c *check, at loc, v any) any {
-	in, isObject := checkAnyObject(c, at, v).(map[string]any)
-	if !isObject {
-		return nil
-	}
-	if len(in) > 20 {
-		c.refuse(at, v, says("observability_associations supports at most 20 entries"))
-		return nil
-	}
-	for key, expression := range in {
-		s, isString := expression.(string)
-		switch {
-		case !isString:
-			c.add("string_type", at.at(key), "Input should be a valid string", expression, nil)
-		case !assocKey.MatchString(key):
-			c.refuse(at, v, saysf("invalid observability association key: %q", key))
-		case s == "" || len([]rune(s)) > 1000:
-			c.refuse(at, v, saysf("the expression of %s must have 1 to 1000 characters", key))
-		default:
-			if err := compile("observability association", s); err != nil {
-				c.refuse(at, v, err)
-			}
-		}
-	}
-	return in
-}
-
-// compile reports whether a JMESPath expression can be used. The parser panics on some malformed ones.
-func compile(what, expression string) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = saysf("Invalid %s expression: not JMESPath", what)
-		}
-	}()
-	if _, parseErr := jmespath.Compile(expression); parseErr != nil {
-		return saysf("Invalid %s expression: Invalid jmespath expression: %v", what, parseErr)
-	}
-	return nil
-}
-
-// template says what an automation was made from.
-var template = object([]field{
-	{name: "id", required: true, rule: text(1, 100)},
-	{name: "version", required: true, rule: text(1, 50)},
-	{name: "config", rule: nullable(also(anyObject, func(config map[string]any) (map[string]any, error) {
-		if encoded, err := json.Marshal(config); err != nil || len(encoded) > 16384 {
-			return nil, says("template config must not exceed 16384 bytes of JSON")
-		}
-		return config, nil
-	}))},
-})
-
-// triggerRule checks a trigger and fills in all its defaults, for it is stored and returned with them.
-func triggerRule(validate func(schedule, timezone string) (field, text, reason string)) rule {
-	cron := object([]field{
-		{name: "type", absent: "cron", rule: oneOf("literal_error", "cron")},
-		{name: "schedule", required: true, rule: text(0, 0)},
-		{name: "timezone", absent: "UTC", rule: text(0, 0)},
-	})
-	event := object([]field{
-		{name: "type", absent: "event", rule: oneOf("literal_error", "event")},
-		{name: "source", required: true, rule: text(0, 0)},
-		{name: "on", required: true, rule: eventKeys},
-		{name: "filter", rule: nullable(expression("filter"))},
-		{name: "destination", absent: "dispatch_run", rule: oneOf("literal_error", "dispatch_run", "continue_conversation")},
-		{name: "subject_key_expr", rule: nullable(expression("subject_key_expr"))},
-		{name: "turn_text_expr", rule: nullable(expression("turn_text_expr"))},
-		{name: "wake_agent", absent: true, rule: boolean},
-	})
-	check := func(c *check, at loc, v any) any {
-		in, _ := v.(map[string]any)
-		kind, isString := in["type"].(string)
-		switch {
-		case isString && kind == "cron":
-			at, before := at.at("cron"), len(c.issues)
-			out, _ := cron.check(c, at, v).(values)
-			if len(c.issues) > before {
-				return nil
-			}
-			if name, text, reason := validate(get[string](out, "schedule"), get[string](out, "timezone")); text != "" {
-				c.refuse(at.at(name), out[name], &refusal{text: text, reason: reason})
-			}
-			return out
-		case isString && kind == "event":
-			out, _ := event.check(c, at.at("event"), v).(values)
-			for _, name := range []string{"filter", "subject_key_expr", "turn_text_expr"} {
-				if out != nil && !out.has(name) {
-					out[name] = nil
-				}
-			}
-			return out
-		case !isString:
-			kind = "__missing_trigger_type__"
-		}
-		c.add("union_tag_invalid", at, "Input tag '"+kind+"' found using _get_trigger_discriminator() does not match "+
-			"any of the expected tags: 'cron', 'event'", v,
-			map[string]any{"discriminator": "_get_trigger_discriminator()", "tag": kind, "expected_tags": "'cron', 'event'"})
-		return nil
-	}
-	return rule{check, schema{"oneOf": []schema{cron.schema, event.schema}}}
-}
-
-func expression(name string) rule {
-	return also(text(0, 0), func(s string) (string, error) { return s, compile(name, s) })
-}
-
-// eventKeys is one pattern or several.
-var eventKeys = rule{func(c *check, at loc, v any) any {
-	if _, isList := v.([]any); isList {
-		return list[string](text(0, 0)).check(c, at.at("list[str]"), v)
-	}
-	return text(0, 0).check(c, at, v)
-}, schema{"anyOf": []schema{{"type": "string"}, {"type": "array", "items": schema{"type": "string"}}}}}
