@@ -3,6 +3,7 @@ package tests
 import (
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,7 @@ func (l life) lived(t *testing.T, database []string) (kills int) {
 	})
 	w.boxes.leave()
 	paused := w.wait("the boxes of runs that have begun are paused, all others deleted", func(s sight) bool {
-		return len(w.boxes.alive()) == len(s.stamped())+l.behind(s) && s.all(func(run object) bool {
+		return l.accounted(w, s) == len(s.stamped()) && s.all(func(run object) bool {
 			return run.text("cleanup", "due_at") == "" || run.text("sandbox", "observed") == "suspended"
 		})
 	})
@@ -119,7 +120,7 @@ func (l life) lived(t *testing.T, database []string) (kills int) {
 	})
 	w.reach(last.Add(time.Second))
 	seen := w.wait("the boxes are deleted when they are due", func(s sight) bool {
-		return len(w.boxes.alive()) == l.behind(s) && len(s.stamped()) == 0
+		return l.accounted(w, s) == 0 && len(s.stamped()) == 0
 	})
 	l.requireRows(t, w, seen)
 	l.requireOnce(t, w, seen)
@@ -129,10 +130,13 @@ func (l life) lived(t *testing.T, database []string) (kills int) {
 	return w.kills
 }
 
-// unaccounted reports whether the kill may leave a box behind that nobody can tell from another's: at a provider without
-// labels, between its answer and the record of it.
+// amid reports whether a kill may hit any run at any point, for there are others than the one that has reached the fatal one.
+func (l life) amid() bool { return l.runs > 1 }
+
+// unaccounted reports whether a kill may leave a box behind that nobody can tell from another's: at a provider without labels,
+// between the sending of the create and the record of its answer.
 func (l life) unaccounted() bool {
-	return l.cloud && strings.HasPrefix(l.point, "dispatch.create_answered")
+	return l.cloud && (l.amid() || strings.HasPrefix(l.point, "dispatch.create_"))
 }
 
 // dispatched makes runs, so many whatever is killed meanwhile.
@@ -212,31 +216,36 @@ func (w *world) output(run string) (text string) {
 	return text
 }
 
-// behind counts the boxes that are shown as unaccounted, which only a kill at the one point may leave.
-func (l life) behind(s sight) (n int) {
+// strangers are the boxes that exist and that no row knows.
+func (w *world) strangers(s sight) []string {
+	known := map[string]bool{}
 	for _, b := range s.boxes {
-		if b.text("needs_attention") == "unaccounted" && l.unaccounted() {
-			n++
-		}
+		known[b.text("provider_id")] = known[b.text("provider_id")] || b.text("observed") != "deleted"
 	}
-	return n
+	return slices.DeleteFunc(w.boxes.alive(), func(id string) bool { return known[id] })
 }
 
-// requireRows requires that every box that exists has a row that knows it, but for unaccounted ones.
+// accounted counts the boxes that exist, without those that no row knows where such may be; -1 while there are others.
+func (l life) accounted(w *world, s sight) int {
+	strangers := w.strangers(s)
+	if !l.unaccounted() && len(strangers) > 0 {
+		return -1
+	}
+	return len(w.boxes.alive()) - len(strangers)
+}
+
+// requireRows requires that every box that exists has a row that knows it, but for those shown as unaccounted.
 func (l life) requireRows(t *testing.T, w *world, s sight) {
 	t.Helper()
-	var strangers []string
-	for _, id := range w.boxes.alive() {
-		known := false
-		for _, b := range s.boxes {
-			known = known || b.text("provider_id") == id && b.text("observed") != "deleted"
-		}
-		if !known {
-			strangers = append(strangers, id)
+	shown := 0
+	for _, b := range s.boxes {
+		if b.text("needs_attention") == "unaccounted" {
+			shown++
 		}
 	}
-	require.Len(t, strangers, l.behind(s), "boxes without a row")
-	require.LessOrEqual(t, len(strangers), w.kills)
+	require.True(t, shown == 0 || l.unaccounted(), "%d unaccounted", shown)
+	require.LessOrEqual(t, len(w.strangers(s)), shown, "boxes without a row")
+	require.True(t, shown <= w.kills || l.amid(), "%d unaccounted after %d kills", shown, w.kills)
 }
 
 // requireOnce requires that nothing was done twice, but for the one call that was repeated after a kill between it and its
@@ -252,13 +261,17 @@ func (l life) requireOnce(t *testing.T, w *world, s sight) {
 		}
 	}
 	allowed := 0
-	if strings.HasPrefix(l.point, "settle.after_call") {
+	if l.amid() || strings.HasPrefix(l.point, "settle.after_call") {
 		allowed = w.kills
 	}
 	require.LessOrEqual(t, repeated, allowed, "deletes that were repeated")
 	for _, run := range s.runs {
 		status, answer, _ := w.ask(http.MethodGet, "/sandboxes/"+run.text("sandbox", "id")+"/events?limit=100", nil)
 		require.Equal(t, http.StatusOK, status)
-		require.Equal(t, 1, strings.Count(string(answer), `"what":"finished"`), "the run has ended once: %s", answer)
+		ends := 1
+		if strings.Contains(string(answer), `"reason":"timed out"`) && run.text("status") == "COMPLETED" {
+			ends = 2 // its callback was late (S1-017)
+		}
+		require.Equal(t, ends, strings.Count(string(answer), `"what":"finished"`), "the run has ended once: %s", answer)
 	}
 }

@@ -263,11 +263,13 @@ func (w *world) await(what string, pass func(time.Duration), holds func(sight) b
 	w.t.Helper()
 	ticker := time.NewTicker(40 * time.Millisecond)
 	defer ticker.Stop()
-	over := time.After(2 * patience)
+	over := time.After(3 * patience)
 	last, since, step := "", time.Now(), 65*time.Second
 	for {
 		w.revive()
+		asked := time.Now()
 		seen, ok := w.look()
+		quiet := max(w.quiet, 10*time.Since(asked)) // a busy machine makes everybody slow
 		if ok {
 			if holds(seen) {
 				return seen
@@ -276,7 +278,7 @@ func (w *world) await(what string, pass func(time.Duration), holds func(sight) b
 				last, since, step = s, time.Now(), 65*time.Second
 			}
 		}
-		if ok && time.Since(since) > w.quiet {
+		if ok && time.Since(since) > quiet {
 			pass(step)
 			since, step = time.Now(), min(2*step, 20*time.Minute)
 		}
