@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -70,7 +72,7 @@ func TestS0_029_S0_072_AHistoryIsExportedWholeAndWithoutSecrets(t *testing.T) {
 	answer := b.send("GET", target, "")
 	require.Equal(t, 200, answer.Code)
 	require.Equal(t, "application/octet-stream", answer.Header().Get("Content-Type"))
-	require.Equal(t, fmt.Sprint(answer.Body.Len()), answer.Header().Get("Content-Length"))
+	require.Equal(t, strconv.Itoa(answer.Body.Len()), answer.Header().Get("Content-Length"))
 	require.Contains(t, answer.Header().Get("Content-Disposition"), `filename="aaaaaaaa000040008000000000000001.zip"`)
 	files := unzipped(t, answer.Body.Bytes())
 	const top = "aaaaaaaa000040008000000000000001/"
@@ -83,8 +85,8 @@ func TestS0_029_S0_072_AHistoryIsExportedWholeAndWithoutSecrets(t *testing.T) {
 			require.NotContains(t, text, secret, name)
 		}
 	}
-	require.Equal(t, `{"text":"it printed **********", "n": 1.50}`, files[top+"events/event-00000-a.json"])
-	require.Equal(t, `{"text":"nothing  secret"}`, files[top+"events/event-00001-b.json"])
+	require.Equal(t, `{"text":"it printed **********", "n": 1.50}`, files[top+"events/event-00000-a.json"]) //nolint:testifylint // to the byte
+	require.Equal(t, `{"text":"nothing  secret"}`, files[top+"events/event-00001-b.json"])                  //nolint:testifylint // to the byte
 	require.Equal(t, "TOKEN=**********\n", files[top+"plain.txt"])
 	for target, status := range map[string]int{
 		"/api/file/download-trajectory/11111111-1111-1111-1111-111111111111": 404, "/api/file/download-trajectory/nope": 422,
@@ -92,7 +94,7 @@ func TestS0_029_S0_072_AHistoryIsExportedWholeAndWithoutSecrets(t *testing.T) {
 	} {
 		require.Equal(t, status, b.send("GET", target, "").Code, target)
 	}
-	require.Equal(t, 401, b.serve(httptest.NewRequest("GET", target, nil)).Code)
+	require.Equal(t, 401, b.serve(httptest.NewRequest(http.MethodGet, target, nil)).Code)
 	left, err := os.ReadDir(filepath.Join(b.home, ".openhands/storage"))
 	require.NoError(t, err)
 	require.Empty(t, left, "what is written to send it has no name")

@@ -76,5 +76,5 @@ func TestS0_072_EveryByteThatIsNoSecretStays(t *testing.T) {
 	} {
 		require.Equal(t, text, string(NewRedactor().JSON([]byte(text))))
 	}
-	require.Equal(t, "{ \"api_key\" : \"**********\" , \"n\": 1.0 }", string(NewRedactor().JSON([]byte("{ \"api_key\" : \"x\" , \"n\": 1.0 }"))))
+	require.Equal(t, "{ \"api_key\" : \"**********\" , \"n\": 1.0 }", string(NewRedactor().JSON([]byte("{ \"api_key\" : \"x\" , \"n\": 1.0 }")))) //nolint:testifylint // to the byte
 }

@@ -26,7 +26,7 @@ func walk(ctx context.Context, root *os.Root, name string, entry fs.DirEntry, f 
 	}
 	dir, err := root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil
+		return nil //nolint:nilerr // left out
 	}
 	entries, _ := dir.ReadDir(-1) // what could be read
 	_ = dir.Close()               // only read from

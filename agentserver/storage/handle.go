@@ -83,10 +83,6 @@ func (h handle) readFile(name string, limit int64) ([]byte, error) {
 // names reads the next names of this directory, at most n, all when n is -1.
 func (h handle) names(n int) ([]string, error) { return h.file.Readdirnames(n) }
 
-func (h handle) unlink(name string) error { return unix.Unlinkat(h.fd(), name, 0) }
-
-func (h handle) rmdir(name string) error { return unix.Unlinkat(h.fd(), name, unix.AT_REMOVEDIR) }
-
 func (h handle) mkdir(name string) error { return unix.Mkdirat(h.fd(), name, 0o700) }
 
 // move renames a name of this directory into another one; nothing is ever replaced.

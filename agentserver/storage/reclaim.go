@@ -86,6 +86,7 @@ func (s *Storage) sparing(request Request) bool {
 		return true
 	case TierPolicy, "":
 		return overBudget(s.filesystem(), s.options.Settings) <= 0
+	case TierDependencies, TierRuntime:
 	}
 	return false
 }

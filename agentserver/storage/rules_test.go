@@ -16,7 +16,7 @@ func TestBR34_NoFilterOfARequestChoosesWhoWorksOrAsksNothingOfThem(t *testing.T)
 	now := time.Now()
 	scan := Scan{
 		Now: now, Filesystem: Filesystem{TotalBytes: 1000, UsedBytes: 990, FreeBytes: 10},
-		AwakeFor: func(since time.Time) time.Duration { return now.Sub(since) },
+		AwakeFor: now.Sub,
 	}
 	busy := map[string]bool{}
 	for i, state := range []string{StateRunning, StateStarting, StateIdle, StateStopped, StateArchived} {

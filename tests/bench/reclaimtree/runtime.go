@@ -1,6 +1,7 @@
 package reclaimtree
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -167,7 +168,7 @@ func indexed() ([]file, error) {
 		}
 	}
 	for _, arguments := range [][]string{{"init", "-q", "--template="}, {"add", "."}} {
-		call := exec.Command("git", arguments...)
+		call := exec.CommandContext(context.Background(), "git", arguments...)
 		call.Dir = dir
 		if output, err := call.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("git %s: %w: %s", arguments[0], err, output)
@@ -185,7 +186,7 @@ func indexed() ([]file, error) {
 			all = append(all, file{name: name})
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(path) //nolint:gosec // a directory of our own
 		all = append(all, file{name, append([]byte{}, text...)})
 		return err
 	})
