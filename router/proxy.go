@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -105,16 +104,16 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, b *models.Sandbox,
 	if err != nil {
 		return err
 	}
-	defer leave()
 	target, err := url.Parse(b.URL)
 	if err != nil || target.Host == "" {
+		leave()
 		return badGateway("The sandbox has no usable address")
 	}
 	if due := optStamp(b.DueAt); due != nil {
 		text, _ := due.MarshalText()
 		w.Header().Set(dueHeader, string(text))
 	}
-	return s.forward(w, r, target, rest, b.SessionKey)
+	return s.forward(w, r, target, rest, b.SessionKey, leave)
 }
 
 // enter lets who ("user:<id>") into the box, which is resumed where needed and held until leave is called, once.
@@ -173,11 +172,15 @@ func (s *server) proxyPath(r *http.Request, at string) (string, error) {
 // withheld are the caller's headers that a box does not see.
 var withheld = []string{"Authorization", "Cookie", "X-Session-Api-Key", "X-Org-Id", "Forwarded"}
 
-// forward sends the request to the box and streams its answer, or joins the two ends of a WebSocket. An error that isDial means
-// that nothing was sent.
-func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL, rest, key string) error {
+// forward sends the request to the box and streams its answer, or joins the two ends of a WebSocket. ended is called when that is
+// over: before it returns, or when the WebSocket ends. An error that isDial means that nothing was sent.
+func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL, rest, key string, ended func()) error {
 	var failed error
-	upgraded := false
+	defer func() {
+		if !errors.Is(failed, errJoined) {
+			ended()
+		}
+	}()
 	prefix := strings.TrimSuffix(r.URL.EscapedPath(), rest)
 	through := &httputil.ReverseProxy{
 		Transport:     s.transport,
@@ -191,8 +194,8 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 			}
 			clean(answer.Header)
 			moveLocation(answer.Header, target, prefix)
-			if both, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
-				answer.Body, upgraded = slim{both}, true
+			if answer.StatusCode == http.StatusSwitchingProtocols {
+				return s.join(w, answer, ended)
 			}
 			return nil
 		},
@@ -200,14 +203,16 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer s.Access.OnClose(cancel)() // a WebSocket has no end of its own
+	defer s.Access.OnClose(cancel)() // a stream may have no end of its own
 	through.ServeHTTP(w, r.WithContext(ctx))
+	return s.passed(r, failed)
+}
+
+// passed is the answer of the proxy where the box's has failed.
+func (s *server) passed(r *http.Request, failed error) error {
 	body, _ := r.Body.(*steady)
 	switch {
-	case failed == nil:
-		if rec, ok := w.(*recorder); ok && upgraded {
-			rec.status = http.StatusSwitchingProtocols
-		}
+	case failed == nil, errors.Is(failed, errJoined):
 		return nil
 	case body != nil && body.stalled.Load():
 		return tooSlow(s.bodyWithin())
@@ -230,7 +235,7 @@ func rewrite(p *httputil.ProxyRequest, target *url.URL, rest, key string) {
 	for _, name := range withheld {
 		p.Out.Header.Del(name)
 	}
-	if !strings.EqualFold(p.Out.Header.Get("Upgrade"), "websocket") || p.In.Method != http.MethodGet {
+	if !isSocket(p.Out) {
 		p.Out.Header.Del("Upgrade")
 		p.Out.Header.Del("Connection")
 	}

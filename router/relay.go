@@ -87,11 +87,11 @@ func (s *server) relay(w http.ResponseWriter, r *http.Request, _ Caller) error {
 	if err != nil || target.Host == "" {
 		return badGateway("The sandbox has no usable address")
 	}
-	return s.join(w, r, target, inside.SessionKey)
+	return s.serveRelay(w, r, target, inside.SessionKey)
 }
 
-// join serves the connection of a request as one to target, until either side ends it.
-func (s *server) join(w http.ResponseWriter, r *http.Request, target *url.URL, key string) error {
+// serveRelay serves the connection of a request as one to target, until either side ends it.
+func (s *server) serveRelay(w http.ResponseWriter, r *http.Request, target *url.URL, key string) error {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return badGateway("This connection cannot be relayed")
@@ -104,7 +104,7 @@ func (s *server) join(w http.ResponseWriter, r *http.Request, target *url.URL, k
 	inner := &http.Server{
 		ReadHeaderTimeout: bodyWithin, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		Handler: s.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if err := s.forward(w, r, target, r.URL.EscapedPath(), key); err != nil {
+			if err := s.forward(w, r, target, r.URL.EscapedPath(), key, func() {}); err != nil {
 				s.fail(w, r, true, err)
 			}
 		})),
