@@ -80,7 +80,7 @@ func (io Streams) examine(ctx context.Context) (d *doctor, err error) {
 		}
 	}()
 	for _, check := range []func(context.Context){
-		d.variables, d.limits, d.dataFolder, d.disk, d.owner, d.schema, d.clock, d.secrets, d.backends, d.baseURL,
+		d.variables, d.limits, d.dataFolder, d.disk, d.bucket, d.owner, d.schema, d.clock, d.secrets, d.backends, d.baseURL,
 	} {
 		bounded, cancel := context.WithTimeout(ctx, checkWithin)
 		check(bounded)

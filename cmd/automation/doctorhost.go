@@ -112,6 +112,24 @@ func (d *doctor) disk(context.Context) {
 	}
 }
 
+// bucket is whether blobs can be kept where they are to be, when that is no folder.
+func (d *doctor) bucket(ctx context.Context) {
+	where := d.config.Storage
+	if !where.InBucket() {
+		return
+	}
+	where.CreateBucket = false // a look makes nothing
+	store, err := openStore(ctx, where)
+	if err != nil {
+		d.fail("bucket", err.Error(), "check AWS_S3_BUCKET, AWS_S3_ENDPOINT, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+		return
+	}
+	d.ok("bucket", "%s at %s may be used", where.Bucket, where.Endpoint)
+	if err := store.Close(); err != nil {
+		d.warn("bucket", err.Error(), "")
+	}
+}
+
 // owner is the process that serves the SQLite file, if one does.
 func (d *doctor) owner(context.Context) {
 	path := d.config.Database.SQLitePath()
