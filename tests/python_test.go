@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,27 +40,30 @@ var quiet = []string{"LITELLM_LOCAL_MODEL_COST_MAP=True", "OPENHANDS_SUPPRESS_BA
 // agentServer is the one that runs of local mode share.
 type agentServer struct {
 	url, key, home string
+	stop           func() // ends it and waits
 }
 
-// startAgentServer starts OpenHands' own.
-func startAgentServer(t *testing.T) *agentServer {
+func startAgentServer(t *testing.T) *agentServer { return startAgentServerIn(t, t.TempDir()) }
+
+// startAgentServerIn starts OpenHands' own with a home that is there.
+func startAgentServerIn(t *testing.T, home string, env ...string) *agentServer {
 	t.Helper()
-	return launchAgentServer(t, quiet, python(t), "-m", "openhands.agent_server")
+	return launchAgentServer(t, home, append(slices.Clone(quiet), env...), python(t), "-m", "openhands.agent_server")
 }
 
 // startOurAgentServer starts the one in the built program.
 func startOurAgentServer(t *testing.T) *agentServer {
 	t.Helper()
-	return launchAgentServer(t, nil, build(t), "agent-server")
+	return launchAgentServer(t, t.TempDir(), nil, build(t), "agent-server")
 }
 
-func launchAgentServer(t *testing.T, env []string, command ...string) *agentServer {
+func launchAgentServer(t *testing.T, home string, env []string, command ...string) *agentServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	require.NoError(t, l.Close())
-	a := &agentServer{url: fmt.Sprintf("http://127.0.0.1:%d", port), key: "the-key-of-the-agent-server", home: t.TempDir()}
+	a := &agentServer{url: fmt.Sprintf("http://127.0.0.1:%d", port), key: "the-key-of-the-agent-server", home: home}
 	cmd := exec.Command(command[0], append(command[1:], "--host", "127.0.0.1", "--port", itoa(port))...)
 	cmd.Dir = a.home
 	cmd.Env = append(clean(a.home, env...), "OH_SESSION_API_KEYS_0="+a.key)
@@ -68,7 +73,7 @@ func launchAgentServer(t *testing.T, env []string, command ...string) *agentServ
 	require.NoError(t, cmd.Start())
 	gone := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(gone) }()
-	t.Cleanup(func() {
+	a.stop = sync.OnceFunc(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 		select {
 		case <-gone:
@@ -76,13 +81,16 @@ func launchAgentServer(t *testing.T, env []string, command ...string) *agentServ
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 			<-gone
 		}
+	})
+	t.Cleanup(func() {
+		a.stop()
 		if t.Failed() {
 			t.Logf("log of the agent server:\n%s", log.String())
 		}
 	})
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	deadline := time.After(2 * patience)
+	deadline := time.After(6 * patience) // its start takes long where little of a machine is left
 	for !a.ready(t) {
 		select {
 		case <-ticker.C:
