@@ -7,11 +7,6 @@ import (
 	"github.com/uptrace/bun"
 )
 
-// Write opens the one door for writes to tests.
-func (s *Store) Write(ctx context.Context, fn func(context.Context, bun.IDB) error) error {
-	return s.write(ctx, fn)
-}
-
 // WriteBatch commits writes as the writer commits what waited together; nothing else may write meanwhile.
 func (s *Store) WriteBatch(ctx context.Context, fns ...func(context.Context, bun.IDB) error) []error {
 	jobs := make([]*job, len(fns))
@@ -42,9 +37,6 @@ func (s *Store) Unseal(sealed string) (string, error) { return s.unseal(sealed) 
 func (s *Store) SetReading(reading time.Time) time.Duration {
 	return s.clock.set(reading, s.clock.mono())
 }
-
-// IsUnique opens the detection of unique violations to tests.
-func IsUnique(err error) bool { return isUnique(err) }
 
 // DueWork names the statements that ask what is due, by the partial index that each must use.
 func (s *Store) DueWork(now time.Time) map[string]*bun.SelectQuery {
