@@ -142,25 +142,33 @@ func (a *Access) ready(ctx context.Context, box *models.Sandbox, h *hold, who st
 	case refused: // whoever started it anew has given it another key
 	case a.answered(h):
 		return box, nil
-	case now.Sub(*box.ObservedAt) <= readyAfterWake:
+	case now.Sub(*box.ObservedAt) <= readyAfterWake && !a.was(h): // it may still be starting
 		return a.woken(ctx, box, h, who, time.Time{})
 	case a.answers(ctx, box, h):
 		return box, nil
 	}
 	// The provider may have suspended it by itself, or it died: the settler looks, and what it sees is adopted before we order.
-	if err := a.Store.NudgeBox(ctx, box.ID); err != nil {
+	if err := a.look(ctx, box); err != nil {
 		return nil, err
 	}
-	a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
 	return a.woken(ctx, box, h, who, now)
+}
+
+// look has the settler ask the provider what the box is.
+func (a *Access) look(ctx context.Context, box *models.Sandbox) error {
+	if err := a.Store.NudgeBox(ctx, box.ID); err != nil {
+		return err
+	}
+	a.Wake(models.Place{Backend: box.Backend, Location: box.Location})
+	return nil
 }
 
 // Doubt has the next Enter ask the box's agent server again: it took no connection.
 func (a *Access) Doubt(boxID uuid.UUID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if h := a.holds[boxID]; h != nil {
-		h.answered = time.Time{}
+	if h := a.holds[boxID]; h != nil && !h.answered.IsZero() {
+		h.answered = time.Now().Add(-askEvery)
 	}
 }
 
@@ -181,10 +189,18 @@ func (a *Access) takeRefusal(h *hold) bool {
 	return refused
 }
 
+// answered reports whether the agent server did so lately.
 func (a *Access) answered(h *hold) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !h.answered.IsZero() && time.Since(h.answered) < askEvery
+}
+
+// was reports whether the agent server has answered at all in this start of the box.
+func (a *Access) was(h *hold) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !h.answered.IsZero()
 }
 
 // answers asks the box's agent server whether it is there. One that says it is not ready yet is there.
@@ -264,6 +280,7 @@ func (a *Access) wake(ctx context.Context, boxID uuid.UUID, who string, after ti
 	ready, cancel := context.WithTimeout(ctx, readyAfterWake)
 	defer cancel()
 	if err := AgentOf(box, a.HTTP).WaitReady(ready); err != nil {
+		err = errors.Join(err, a.look(ctx, box)) // what the row says may not be so any more
 		return nil, fmt.Errorf("%w: its agent server does not answer within %v of the wake: %w", ErrNotReady, readyAfterWake, err)
 	}
 	return box, nil
