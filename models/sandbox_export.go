@@ -10,7 +10,7 @@ import (
 )
 
 // Export is a row of sandbox_exports: one archive of the history in a box, from before its bytes are written anywhere until
-// they are removed. A box may have several; the newest that was trusted counts.
+// they are removed. A box may have several; of those that were trusted the one begun last counts.
 type Export struct {
 	bun.BaseModel `bun:"table:sandbox_exports,alias:x"`
 
@@ -59,19 +59,33 @@ func (s *Store) BeginExport(ctx context.Context, b *Sandbox) (*Export, error) {
 	})
 }
 
-// FinishExport records an export that was checked and is stored. Those that were taken of the box before are obsolete now.
+// FinishExport records an export that was checked and is stored. Of those that were taken of a box only the one that was begun
+// last is needed from then on: what it holds is newest, whichever was finished last.
 func (s *Store) FinishExport(ctx context.Context, x *Export) error {
 	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		now := s.Now()
-		_, err := tx.NewUpdate().Model((*Export)(nil)).
+		q := tx.NewSelect().Model((*Sandbox)(nil)).Column("s.id").Where("s.id = ?", x.SandboxID)
+		if err := s.lock(q, "UPDATE").Scan(ctx, new(uuid.UUID)); err != nil { // one after the other
+			return notFound(err, "lock box %s", x.SandboxID)
+		}
+		taken := func(q *bun.SelectQuery) *bun.SelectQuery {
+			return q.Model((*Export)(nil)).Where("x.sandbox_id = ?", x.SandboxID).Where("x.taken_at IS NOT NULL AND x.obsolete_at IS NULL")
+		}
+		late, err := tx.NewSelect().Apply(taken).Where("x.begun_at > ?", x.BegunAt).Exists(ctx)
+		if err != nil {
+			return fmt.Errorf("look for newer exports of box %s: %w", x.SandboxID, err)
+		}
+		_, err = tx.NewUpdate().Model((*Export)(nil)).
 			Set("obsolete_at = ?", now).
-			Where("sandbox_id = ? AND id <> ?", x.SandboxID, x.ID).
-			Where("taken_at IS NOT NULL AND obsolete_at IS NULL").
+			Where("id IN (?)", tx.NewSelect().Apply(taken).Column("x.id").Where("x.begun_at <= ?", x.BegunAt)).
 			Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("make older exports of box %s obsolete: %w", x.SandboxID, err)
 		}
 		x.TakenAt, x.ObsoleteAt = &now, nil
+		if late {
+			x.ObsoleteAt = &now
+		}
 		_, err = tx.NewUpdate().Model(x).Column("taken_at", "obsolete_at", "bytes", "sha256", "conversations").WherePK().Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("finish an export of box %s: %w", x.SandboxID, err)
@@ -89,7 +103,7 @@ func (s *Store) completeExports(ctx context.Context, boxes []*Sandbox) error {
 	err := s.db.NewSelect().Model(&found).
 		Where("x.sandbox_id IN (?)", bun.List(boxIDs(boxes))).
 		Where("x.taken_at IS NOT NULL AND x.obsolete_at IS NULL").
-		OrderExpr("x.taken_at, x.id").
+		OrderExpr("x.begun_at, x.id").
 		Scan(ctx)
 	if err != nil {
 		return fmt.Errorf("read exports: %w", err)

@@ -38,7 +38,7 @@ func (w *work) export() (models.Step, bool, error) {
 func (w *work) exportNow(ctx context.Context) (models.Event, error) {
 	b := w.claim.Box
 	if b.Observed != models.SeenRunning {
-		return models.Event{}, errors.New("the box sleeps, and waking it could suspend another one")
+		return models.Event{}, errors.New("the box does not run, and is not woken where that could suspend another one")
 	}
 	conversation := ""
 	if id := w.claim.Run.ConversationID; id != nil {

@@ -56,6 +56,8 @@ func TestS0_155_WhatADeleteDoesAboutAHistoryThatIsNotExported(t *testing.T) {
 		{"none in a box that another attempt replaced", due(), func(f *sandbox.Facts) { f.Newest = false }, sandbox.Next{Step: sandbox.StepDelete}},
 		{"none in a box that was never awake", due(func(b *models.Sandbox) { b.AwakeEpoch = 0 }), nil, sandbox.Next{Step: sandbox.StepDelete}},
 		{"S0-039 a provider that was first is not passed over", due(func(b *models.Sandbox) { b.Observed = models.SeenMissing }), nil, sandbox.Next{Step: sandbox.StepLost, Attention: "history_lost", Why: "no current export of it could be made"}},
+		{"one that is waking is waited for", due(func(b *models.Sandbox) { b.Observed = models.SeenProvisioning }), nil, sandbox.Next{Step: sandbox.StepExport}},
+		{"one that never was awake is not", due(func(b *models.Sandbox) { b.Observed, b.AwakeEpoch = models.SeenProvisioning, 0 }), nil, sandbox.Next{Step: sandbox.StepDelete}},
 		{"a repeated try is preceded by a look", due(running, tries(1, -time.Hour), func(b *models.Sandbox) { b.NextStepAt = at(time.Minute) }), func(f *sandbox.Facts) { f.Now = t0.Add(time.Minute) }, sandbox.Next{Step: sandbox.StepInspect}},
 	}
 	for _, c := range cases {

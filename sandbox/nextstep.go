@@ -228,7 +228,10 @@ func nextProvisioning(b *models.Sandbox, f Facts) Next {
 	if started && mustLook(b, f) {
 		return Next{Step: StepInspect}
 	}
-	return Next{Step: StepDelete}
+	if patient(b, f) && wantsExport(b, f) { // it was awake before, and wakes again
+		return nextExport(b, f)
+	}
+	return nextGone(b, f)
 }
 
 func nextFailed(b *models.Sandbox, f Facts) Next {

@@ -70,7 +70,7 @@ func TestNextStepOfAllPairsOfDesiredAndObserved(t *testing.T) {
 		{suspended, models.SeenMissing, sandbox.StepRest},
 		{suspended, models.SeenFailed, sandbox.StepOrder},
 
-		{deleted, models.SeenProvisioning, sandbox.StepDelete},
+		{deleted, models.SeenProvisioning, sandbox.StepExport}, // it was awake before, and wakes again
 		{deleted, models.SeenRunning, sandbox.StepQuiesce},
 		{deleted, models.SeenSuspended, sandbox.StepWake}, // its history is not exported yet
 		{deleted, models.SeenDeleting, sandbox.StepInspect},

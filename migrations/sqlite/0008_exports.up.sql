@@ -15,3 +15,6 @@ CREATE TABLE sandbox_exports (
 CREATE INDEX sandbox_exports_box ON sandbox_exports (sandbox_id, taken_at);
 CREATE INDEX sandbox_exports_taken ON sandbox_exports (taken_at) WHERE taken_at IS NOT NULL;
 CREATE INDEX sandbox_exports_obsolete ON sandbox_exports (obsolete_at) WHERE obsolete_at IS NOT NULL;
+
+-- What was marked as exported before there were exports says nothing.
+UPDATE sandboxes SET exported_epoch = 0 WHERE exported_epoch > 0;
