@@ -124,14 +124,14 @@ func TestThePhaseIsSetUntilTheRunEnds(t *testing.T) {
 func TestWhatIsDueIsFoundByItsPartialIndex(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		raw := modelstest.Of(t, s).Raw()
-		seedMany(t, s, 5_000)
-		scheduled(t, s, 2_000, func(n int, a *models.Automation) {
+		seedMany(t, s, 1_500)
+		scheduled(t, s, 600, func(n int, a *models.Automation) {
 			if n > 20 {
 				a.NextRunAt = nil
 			}
 		})
 		for _, statement := range []string{
-			"UPDATE automation_runs SET status = 'RUNNING', starting_at = created_at, check_at = '2099-01-01 00:00:00+00:00', timeout_at = '2099-01-01 00:00:00+00:00' WHERE id IN (SELECT id FROM automation_runs ORDER BY id LIMIT 1000)",
+			"UPDATE automation_runs SET status = 'RUNNING', starting_at = created_at, check_at = '2099-01-01 00:00:00+00:00', timeout_at = '2099-01-01 00:00:00+00:00' WHERE id IN (SELECT id FROM automation_runs ORDER BY id LIMIT 300)",
 			"UPDATE automation_runs SET starting_at = NULL WHERE id IN (SELECT id FROM automation_runs ORDER BY id LIMIT 4)",
 			"UPDATE automation_runs SET status = 'PENDING' WHERE id IN (SELECT id FROM automation_runs ORDER BY id DESC LIMIT 4)",
 			"ANALYZE",

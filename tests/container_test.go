@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"automation/tests/dockerengine"
 )
 
 // composition is what the tests read of a compose file.
@@ -65,21 +67,16 @@ func TestTheServiceStartsAsTheComposeFilesSay(t *testing.T) {
 		"AUTOMATION_LOCAL_API_KEY": "k", "AUTOMATION_DB_PASS": "p", "AUTOMATION_SERVICE_KEY": "s",
 		"AUTOMATION_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
 	}
-	eachDatabase(t, func(t *testing.T, database []string) {
+	eachDatabase(t, func(t *testing.T, chosen []string) {
 		page := "docs/compose/sqlite.yaml"
-		if database != nil {
+		if chosen != nil {
 			page = "docs/compose/postgres.yaml"
 		}
 		env := composed(t, page, given)
 		env["AUTOMATION_DATA_DIR"] = filepath.Join(t.TempDir(), "data") // the image says /data/automation
 		env["AUTOMATION_LISTEN"] = freeAddress(t)                       // a network of its own has the port free
-		if database != nil {
-			at, err := url.Parse(strings.TrimPrefix(database[0], "AUTOMATION_DB_URL="))
-			require.NoError(t, err)
-			password, _ := at.User.Password()
-			env["AUTOMATION_DB_HOST"], env["AUTOMATION_DB_PORT"] = at.Hostname(), at.Port()
-			env["AUTOMATION_DB_NAME"], env["AUTOMATION_DB_USER"] = strings.Trim(at.Path, "/"), at.User.Username()
-			env["AUTOMATION_DB_PASS"] = password
+		if chosen != nil {
+			database(t, env)
 		}
 		runs(t, env, instruction(t, "CMD"), health[1:])
 	})
@@ -112,34 +109,82 @@ func runs(t *testing.T, env map[string]string, args, health []string) {
 	require.NotEqual(t, 0, command(t, list, health...).code, "one that has stopped is not healthy")
 }
 
-func TestTheImageRunsWhereThereIsAnEngine(t *testing.T) {
-	if exec.Command("docker", "version").Run() != nil {
-		t.Log("no engine of Docker answers here; TestTheServiceStartsAsTheComposeFilesSay holds what needs none")
-		return
+// image builds the image of the Dockerfile from the static binary of these tests, as make build and docker build do, and returns
+// the command that talks to its engine.
+func image(t *testing.T) (docker func(args ...string) (string, error)) {
+	t.Helper()
+	host := dockerengine.Host(t)
+	docker = func(args ...string) (string, error) {
+		c := exec.Command("docker", args...)
+		c.Env = append(os.Environ(), "DOCKER_HOST="+host, "DOCKER_BUILDKIT=0")
+		out, err := c.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
 	}
 	folder := t.TempDir()
 	out, err := exec.Command("cp", "../Dockerfile", "../LICENSE", folder).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	static := exec.Command("go", "build", "-o", filepath.Join(folder, "bin", "automation"), "../cmd/automation")
-	static.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err = static.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	docker := func(args ...string) string {
-		out, err := exec.Command("docker", args...).CombinedOutput()
+	program, err := os.ReadFile(build(t))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(folder, "bin"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "bin", "automation"), program, 0o755)) //nolint:gosec // a program
+	text, err := docker("build", "-q", "-t", testImage, folder)
+	require.NoError(t, err, text)
+	t.Cleanup(func() { _, _ = docker("image", "rm", "-f", testImage) })
+	return docker
+}
+
+const testImage = "automation-image-tests"
+
+// The image of the Dockerfile runs as each compose file says, in a container of a real engine: its environment, a read-only root,
+// no capability, a volume for its data; the engine's own health check is content, and a stop is clean.
+func TestTheImageRunsAsTheComposeFilesSay(t *testing.T) {
+	docker := image(t)
+	ok := func(args ...string) string {
+		t.Helper()
+		out, err := docker(args...)
 		require.NoError(t, err, "docker %v: %s", args, out)
-		return strings.TrimSpace(string(out))
+		return out
 	}
-	const image = "automation-tests"
-	docker("build", "-q", "-t", image, folder)
-	id := docker("run", "-d", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "-e", "AUTOMATION_LOCAL_API_KEY=k",
-		"-e", "AUTOMATION_SERVICE_KEY=s", image)
-	defer func() { docker("rm", "-f", "-v", id) }()
-	require.Eventually(t, func() bool {
-		return exec.Command("docker", "exec", id, "/automation", "healthcheck", "ready").Run() == nil
-	},
-		patience, time.Second, "the health command is content")
-	docker("stop", id)
-	require.Equal(t, "0", docker("inspect", "-f", "{{.State.ExitCode}}", id))
+	given := map[string]string{
+		"AUTOMATION_LOCAL_API_KEY": "k", "AUTOMATION_DB_PASS": "p", "AUTOMATION_SERVICE_KEY": "s",
+		"AUTOMATION_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+	}
+	for page, network := range map[string]string{"docs/compose/sqlite.yaml": "none", "docs/compose/postgres.yaml": "host"} {
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			env := composed(t, page, given)
+			if network == "host" { // where the tests' own PostgreSQL listens
+				database(t, env)
+				env["AUTOMATION_LISTEN"], env["AUTOMATION_METRICS_LISTEN"] = freeAddress(t), freeAddress(t)
+			}
+			args := []string{
+				"run", "-d", "--network", network, "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
+				"-v", "/data", "--health-interval", "1s",
+			}
+			for name, value := range env {
+				args = append(args, "-e", name+"="+value)
+			}
+			id := ok(append(args, testImage)...)
+			defer func() { _, _ = docker("rm", "-f", "-v", id) }()
+			require.Eventually(t, func() bool { return ok("inspect", "-f", "{{.State.Health.Status}}", id) == "healthy" }, patience, 200*time.Millisecond,
+				"the health command is content")
+			ok("exec", id, "/automation", "healthcheck", "ready")
+			ok("stop", "-t", "40", id)
+			require.Equal(t, "0", ok("inspect", "-f", "{{.State.ExitCode}}", id), ok("logs", id))
+			require.Contains(t, ok("logs", id), `"msg":"stopped"`)
+			out, err := docker("run", "--rm", "--entrypoint", "/bin/sh", testImage, "-c", "true")
+			require.Error(t, err, "the image has no shell: %s", out)
+		})
+	}
+}
+
+// database puts a fresh one of the tests' PostgreSQL into the variables of a compose file.
+func database(t *testing.T, env map[string]string) {
+	t.Helper()
+	at, err := url.Parse(strings.TrimPrefix(postgres(t)[0], "AUTOMATION_DB_URL="))
+	require.NoError(t, err)
+	env["AUTOMATION_DB_HOST"], env["AUTOMATION_DB_PORT"] = at.Hostname(), at.Port()
+	env["AUTOMATION_DB_NAME"], env["AUTOMATION_DB_USER"] = strings.Trim(at.Path, "/"), at.User.Username()
+	env["AUTOMATION_DB_PASS"], _ = at.User.Password()
 }
 
 func TestTheUnitKeepsBoxesAndGivesTheStopItsTime(t *testing.T) {

@@ -92,7 +92,9 @@ func (p *program) build(t *testing.T, flags ...string) string {
 		}
 		p.path = filepath.Join(dir, "automation")
 		args := append([]string{"build", "-o", p.path}, flags...)
-		out, err := exec.Command("go", append(args, "../cmd/automation")...).CombinedOutput()
+		c := exec.Command("go", append(args, "../cmd/automation")...)
+		c.Env = append(os.Environ(), "CGO_ENABLED=0") // static, as it is released
+		out, err := c.CombinedOutput()
 		if err != nil {
 			p.err = fmt.Errorf("%w: %s", err, out)
 		}

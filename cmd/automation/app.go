@@ -139,6 +139,14 @@ func (a *App) listen(ctx context.Context) error {
 }
 
 func (a *App) openDatabase(ctx context.Context) error {
+	err := a.database(ctx)
+	if models.Fault(err) == models.ErrUnavailable {
+		return fmt.Errorf("reach the database: %w", err)
+	}
+	return err
+}
+
+func (a *App) database(ctx context.Context) error {
 	db := a.config.Database
 	if err := prepareDatabase(ctx, db); err != nil {
 		return err

@@ -152,8 +152,13 @@ type apiError struct {
 	message string
 }
 
-// Error returns what the service said.
-func (e *apiError) Error() string { return e.message }
+// Error returns what the service said; of a confirmation that it wants, how it is given on the command line.
+func (e *apiError) Error() string {
+	if e.code == "confirmation_needed" {
+		return strings.ReplaceAll(e.message, "confirm=", "--confirm ")
+	}
+	return e.message
+}
 
 // get reads an object.
 func (c *client) get(ctx context.Context, path string, into any) error {

@@ -79,7 +79,7 @@ func checkArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return usageError{err}
+				return usageError{fmt.Errorf("%w\nusage: %s", err, c.UseLine())}
 			}
 			return nil
 		}

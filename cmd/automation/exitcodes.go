@@ -8,6 +8,7 @@ import (
 
 	"automation/config"
 	"automation/migrations"
+	"automation/models"
 	"automation/sandbox/backend"
 )
 
@@ -32,7 +33,7 @@ const exitCodes = `  0  ok
   4  authentication: no login, or one that the service refuses
   5  conflict: the thing is in a state that does not allow it, or another process owns the SQLite file
   6  partly done: of several things some failed; each that failed is named on standard error
- 69  unreachable: nothing answers, or something that is not this service
+ 69  unreachable: nothing answers, or something that is not this service; serve and migrate: the database does not answer
  78  configuration: a variable is wrong, or the schema of the database does not fit; see automation doctor
 `
 
@@ -66,6 +67,8 @@ func codeOf(err error) int {
 	case errors.Is(err, errNoKey):
 		return exitAuthentication
 	case errors.Is(err, errUnreachable):
+		return exitUnreachable
+	case models.Fault(err) == models.ErrUnavailable:
 		return exitUnreachable
 	case errors.Is(err, errOwned):
 		return exitConflict
