@@ -86,7 +86,7 @@ const reportFromBox = `wget -q -O /dev/null --header "Authorization: Bearer $AUT
 	--post-data "{\"status\":\"$1\",\"run_id\":\"$AUTOMATION_RUN_ID\",\"error\":\"check failed\"}" "$AUTOMATION_CALLBACK_URL"
 `
 
-func TestS0_093_S0_095_AutomationsRunOnDockerBoxesToTheirEnd(t *testing.T) {
+func TestS0_093_S0_094_S0_095_S0_097_S0_098_AutomationsRunOnDockerBoxesToTheirEnd(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, database []string) {
 		s, engine := startDocker(t, append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS="+delaySeconds)...)
 		script := "echo first\nmkdir -p \"$HOME/.cache/x\" && head -c 3000000 /dev/zero > \"$HOME/.cache/x/index\"\n" +

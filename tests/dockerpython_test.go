@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -30,7 +31,7 @@ func pythonImage(t *testing.T) string {
 	libraries, err := list.Output()
 	require.NoError(t, err)
 	image := &dockerengine.Image{
-		Name: "automation-test:python", Entrypoint: []string{interpreter, "-m", "openhands.agent_server"},
+		Name: "automation-test:" + filepath.Base(trees[1]), Cached: true, Entrypoint: []string{interpreter, "-m", "openhands.agent_server"},
 		Trees: trees, Files: map[string]string{"/bin/busybox": "/bin/busybox"}, Links: map[string]string{"/bin/sh": "busybox"},
 	}
 	for name := range strings.FieldsSeq(string(libraries)) {
@@ -47,13 +48,16 @@ func TestS3_001_S3_012_AConversationOfTheRealAgentServerIsEvictedAndReopened(t *
 	s, engine := startDocker(t, "AUTOMATION_DOCKER_IMAGE="+pythonImage(t), "AUTOMATION_DOCKER_MEMORY_BYTES=2147483648",
 		"AUTOMATION_DOCKER_ENV="+strings.Join(slices.Concat(quiet, []string{"OH_ENABLE_VSCODE=0", "OH_PRELOAD_TOOLS=0", "OH_ENABLE_BROWSER=0"}), ";"))
 	id := uuid.NewString()
-	box := s.reopen(id, nil)
+	box := s.boot(id)
 	proxy := "/sandboxes/" + box + "/proxy"
 	model := object{"model": "openai/none", "api_key": "none", "base_url": "http://127.0.0.1:9"}
 	s.call(http.MethodPost, proxy+"/api/conversations", object{
 		"conversation_id": id, "agent_settings": object{"llm": model, "tools": []string{}}, "workspace": object{"working_dir": "/box/workspace"},
 		"tags": object{"kept": "yes"},
 	}, http.StatusCreated)
+	s.call(http.MethodPost, proxy+"/api/conversations/"+id+"/events", object{
+		"role": "user", "content": []any{object{"type": "text", "text": "remember this"}}, "run": false,
+	}, http.StatusOK)
 	s.write(box, "/box/workspace/notes.txt", "mine")
 	before := s.events(proxy, id)
 	require.NotEmpty(t, before)
@@ -64,13 +68,28 @@ func TestS3_001_S3_012_AConversationOfTheRealAgentServerIsEvictedAndReopened(t *
 	require.NoError(t, err)
 	require.Len(t, histories, 1, "its history lies in the data root")
 
-	require.Equal(t, box, s.reopen(id, nil))
+	require.Equal(t, box, s.boot(id))
 	again := s.call(http.MethodGet, proxy+"/api/conversations/"+id, nil, http.StatusOK)
 	require.Equal(t, id, again.text("id"))
 	require.Equal(t, "yes", again.text("tags", "kept"))
 	require.Equal(t, "mine", s.download(box, "/box/workspace/notes.txt"))
 	after := s.events(proxy, id)
 	require.True(t, bytes.HasPrefix(after, before), "the events are as they were:\n%s\n%s", before, after)
+}
+
+// boot is reopen for a server that takes long to start.
+func (s *server) boot(id string) (box string) {
+	s.t.Helper()
+	s.try(http.MethodPut, "/runtimes/"+id, nil)
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for began := time.Now(); ; <-look.C {
+		o := s.call(http.MethodGet, "/runtimes/"+id, nil, http.StatusOK)
+		if o.text("state") == "running" {
+			return o.text("sandbox", "id")
+		}
+		require.Less(s.t, time.Since(began), 5*patience, "the agent server does not start: %v", o)
+	}
 }
 
 // events are the stored events of a conversation, one a line.
