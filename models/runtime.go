@@ -93,7 +93,7 @@ func (s *Store) wakeRuntimeTx(ctx context.Context, tx bun.IDB, r *Runtime, who s
 		}
 		if box.Desired != WantDeleted && !box.lost() {
 			if box.Desired == WantRunning && box.Observed != SeenFailed {
-				return nil
+				return touchTx(ctx, tx, box.ID, now) // opening it is an access (S3-011)
 			}
 			return orderTx(ctx, tx, box.ID, order{to: WantRunning, who: who, why: "access", now: now})
 		}

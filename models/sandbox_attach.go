@@ -32,17 +32,19 @@ func (b *Sandbox) Incarnation() int64 {
 
 // Touch moves last_access_at forward to at.
 func (s *Store) Touch(ctx context.Context, boxID uuid.UUID, at time.Time) error {
-	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
-			Set("last_access_at = ?", at).
-			Where("id = ?", boxID).
-			Where("last_access_at IS NULL OR last_access_at < ?", at).
-			Exec(ctx)
-		if err != nil {
-			return fmt.Errorf("touch box %s: %w", boxID, err)
-		}
-		return nil
-	})
+	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error { return touchTx(ctx, tx, boxID, at) })
+}
+
+func touchTx(ctx context.Context, tx bun.IDB, boxID uuid.UUID, at time.Time) error {
+	_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
+		Set("last_access_at = ?", at).
+		Where("id = ?", boxID).
+		Where("last_access_at IS NULL OR last_access_at < ?", at).
+		Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("touch box %s: %w", boxID, err)
+	}
+	return nil
 }
 
 // Attach writes the attachment of this process to a box until until, records the access, and returns the Incarnation that it
