@@ -107,7 +107,8 @@ type Dispatch struct {
 	ProvisionMaxAttempts int           `env:"AUTOMATION_SANDBOX_PROVISION_MAX_ATTEMPTS" default:"3" min:"1"`
 	ProvisionRetryDelay  time.Duration `env:"AUTOMATION_SANDBOX_PROVISION_RETRY_DELAY" default:"30" unit:"s"`
 
-	// IdleTTL is set as the idle timer of new boxes where the provider has one; 0 or empty: the provider's own (S0-018).
+	// IdleTTL is after how long unused a box is suspended (S3-016): set as the idle timer of new boxes where the provider has one
+	// (0 or empty: the provider's own, S0-018), and kept by the idle duty elsewhere (0 or empty: never).
 	IdleTTL time.Duration `env:"AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS" default:"1200" unit:"s" empty:"zero"`
 
 	// AgentCommand is the server that customers start in a box.

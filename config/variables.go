@@ -111,7 +111,7 @@ var meanings = map[string]string{ //nolint:gosec // names and words, no credenti
 	"AUTOMATION_SANDBOX_READY_TIMEOUT":                    "how long a box may take to start",
 	"AUTOMATION_SANDBOX_PROVISION_MAX_ATTEMPTS":           "boxes tried for one run",
 	"AUTOMATION_SANDBOX_PROVISION_RETRY_DELAY":            "between two of them",
-	"AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS":            "idle timer set at the provider, where it has one; 0: its own",
+	"AUTOMATION_CONVERSATION_IDLE_TTL_SECONDS":            "after how long unused a box is suspended, by the provider where it has a timer; 0: never, or by its own",
 	"AUTOMATION_CUSTOMER_AGENT_COMMAND":                   "the server that customers start in a sandbox, as a shell command",
 	"AUTOMATION_EXTERNAL_DOWNLOAD_TIMEOUT":                "of the download of a tarball from elsewhere",
 	"AUTOMATION_EXTERNAL_MAX_FILESIZE":                    "bytes of such a tarball",
