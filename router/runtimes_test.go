@@ -65,7 +65,7 @@ func TestWhoMayOpenAConversation(t *testing.T) {
 		w.call("tok-eve", "GET", runtimePath(id), nil).is(http.StatusNotFound)
 		require.EqualValues(t, 0, w.call("tok-eve", "GET", "runtimes", nil).is(http.StatusOK)["total"])
 		w.call("tok-eve", "PUT", runtimePath(id), nil).is(http.StatusCreated)
-		w.call("tok-alice", "PUT", runtimePath("nonsense"), nil).is(http.StatusUnprocessableEntity)
+		w.call("tok-alice", "PUT", runtimePath("nonsense"), nil).is(http.StatusBadRequest)
 		w.call("tok-alice", "GET", runtimePath("nonsense"), nil).is(http.StatusNotFound)
 	})
 }

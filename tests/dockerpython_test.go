@@ -42,8 +42,9 @@ func pythonImage(t *testing.T) string {
 	return image.Make(t)
 }
 
-// A conversation with the real agent server: created, evicted, reopened, with the events that it had.
-func TestS3_001_S3_012_AConversationOfTheRealAgentServerIsEvictedAndReopened(t *testing.T) {
+// A conversation with the real agent server: created, evicted, reopened, with the events that it had. It is stored as that server
+// stores it, and by it alone (S3-019).
+func TestS3_001_S3_012_S3_019_AConversationOfTheRealAgentServerIsEvictedAndReopened(t *testing.T) {
 	t.Parallel()
 	s, engine := startDocker(t, "AUTOMATION_DOCKER_IMAGE="+pythonImage(t), "AUTOMATION_DOCKER_MEMORY_BYTES=2147483648",
 		"AUTOMATION_DOCKER_ENV="+strings.Join(slices.Concat(quiet, []string{"OH_ENABLE_VSCODE=0", "OH_PRELOAD_TOOLS=0", "OH_ENABLE_BROWSER=0"}), ";"))

@@ -23,6 +23,9 @@ func (d *doctor) baseURL(context.Context) {
 func (d *doctor) reachable(name string, can sandbox.Capabilities) {
 	base := d.config.HTTP.BaseURL
 	switch {
+	case name == dockerBackend && d.config.Loopback():
+		d.fail("callback", "containers cannot reach a service that listens on "+d.config.HTTP.Listen,
+			"set AUTOMATION_LOCAL_API_KEY, whose default is to listen everywhere, or AUTOMATION_LISTEN")
 	case can.Placed:
 		d.ok("callback", "boxes of %s are on this machine, and call back to it", name)
 	case !isLocal(base):
