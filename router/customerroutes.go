@@ -53,7 +53,7 @@ func (s *server) keyRoutes() []route {
 	return []route{
 		{method: "POST", path: "/v1/keys", about: "key", name: "createKey", summary: "A key for a customer; its secret is shown this once", access: own,
 			body: &newKey, example: map[string]any{"name": "ci", "permissions": []string{"sandboxes:read", "sandboxes:write"}},
-			status: statusCreated, answer: newKeyObject{}, handle: s.createKey},
+			status: statusCreated, answer: newKeyObject{}, secret: true, handle: s.createKey},
 		{method: "GET", path: "/v1/keys", about: "key", name: "listKeys", summary: "The keys of a tenant, newest first", access: own,
 			query: keyQuery, status: statusOK, answer: keyList{}, handle: s.listKeys},
 		{method: "DELETE", path: "/v1/keys/{id}", about: "key", name: "revokeKey", summary: "End a key's validity at once", access: own,

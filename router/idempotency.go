@@ -30,8 +30,11 @@ const largestBody = max(largestJSON, largestUpload)
 // of them takes.
 const brokenOffAfter = 5 * time.Minute
 
-// repeatable reports whether requests of a route may bring a key.
-func (line route) repeatable() bool { return line.method == http.MethodPost && line.access != callback }
+// repeatable reports whether requests of a route may bring a key. An answer with a secret is not kept, and routes of customers
+// find out themselves who asks.
+func (line route) repeatable() bool {
+	return line.method == http.MethodPost && line.access != callback && line.access != public && !line.secret
+}
 
 // once lets requests with the same key through to next only once.
 func (s *server) once(next handler) handler {

@@ -39,6 +39,7 @@ type route struct {
 	status       int      // of a success
 	answer       any      // of the type that a success answers; nil: nothing
 	gives        string   // content type of an answer that is no JSON
+	secret       bool     // the answer has a secret, and is not kept
 	inBrowser    bool     // the key may come as a password, which is what a browser asks for
 	handle       handler
 }
