@@ -463,3 +463,15 @@ func TestS2_001_S2_038_TheSwitchOfASandboxGoesBeforeThatOfItsTenant(t *testing.T
 		require.Equal(o.t, false, enabled(other.ID))
 	})
 }
+
+func TestAnAnswerWithASecretIsNotKept(t *testing.T) {
+	customers(t, func(o *office) {
+		body := map[string]any{"name": "k", "permissions": []string{"sandboxes:write"}}
+		first := o.call("tok-alice", "POST", "keys", body, "Idempotency-Key", "one").is(http.StatusCreated)
+		again := o.call("tok-alice", "POST", "keys", body, "Idempotency-Key", "one").is(http.StatusCreated)
+		require.NotEqual(o.t, first["key"], again["key"])
+		key := first["key"].(string)
+		o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "two").is(http.StatusAccepted)
+		require.Equal(o.t, http.StatusUnauthorized, o.call("", "POST", o.path(""), nil, "Idempotency-Key", "two").Code)
+	})
+}
