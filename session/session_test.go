@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is one box with a real agent server, and its row.
 type rig struct {
-	*testing.T
+	testing.TB
 	db     *modelstest.DB
 	store  *models.Store
 	agents *customer.Store
@@ -68,10 +68,10 @@ func each(t *testing.T, test func(r *rig)) {
 	modelstest.EachDB(t, func(t *testing.T, db *modelstest.DB) { test(newRig(t, db)) })
 }
 
-func newRig(t *testing.T, db *modelstest.DB) *rig {
+func newRig(t testing.TB, db *modelstest.DB) *rig {
 	t.Helper()
 	c := &clock{}
-	r := &rig{T: t, db: db, clock: c, store: db.Open(t, models.WithClock(c.now)), can: sandbox.Capabilities{Suspend: sandbox.SuspendMemory}}
+	r := &rig{TB: t, db: db, clock: c, store: db.Open(t, models.WithClock(c.now)), can: sandbox.Capabilities{Suspend: sandbox.SuspendMemory}}
 	r.agents = customer.New(r.store)
 	r.serve()
 	r.box = modelstest.NewBox(r.store)
@@ -108,7 +108,7 @@ func (r *rig) replica(command string) (s *session.Sessions, stop func()) {
 	r.Helper()
 	store := r.store
 	if r.db.Dialect == models.Postgres {
-		store = r.db.Open(r.T, models.WithClock(r.clock.now))
+		store = r.db.Open(r.TB, models.WithClock(r.clock.now))
 	}
 	s = session.New(session.Config{
 		Store: store, Agents: customer.New(store), Command: command, Places: []models.Place{{Backend: modelstest.Backend}},
@@ -433,7 +433,7 @@ func TestS2_047_APausedOrDeletedBoxEndsTheSession(t *testing.T) {
 				s, _ := r.replica(`echo up; sleep 600`)
 				started := r.start(s)
 				r.eventually(started.ID, func(s *customer.Session) bool { return s.LastSeq > 0 })
-				modelstest.Set(r.T, r.store, r.box, "observed = ?", row.observed)
+				modelstest.Set(r.TB, r.store, r.box, "observed = ?", row.observed)
 				r.web.CloseClientConnections() // as its end does
 				last := r.eventually(started.ID, ended)
 				require.Equal(r, customer.Stopped, last.State)

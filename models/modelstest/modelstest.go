@@ -55,7 +55,7 @@ var Key = []byte("a key of thirty-two bytes to test")[:32]
 var stores sync.Map // *models.Store → *DB
 
 // Open opens a store on the database, closed with the test. opts are added to Key and a small pool.
-func (db *DB) Open(t *testing.T, opts ...models.Option) *models.Store {
+func (db *DB) Open(t testing.TB, opts ...models.Option) *models.Store {
 	t.Helper()
 	s, err := models.Open(t.Context(), db.DSN, append([]models.Option{models.WithKeys(Key), models.WithPool(6)}, opts...)...)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func (db *DB) Open(t *testing.T, opts ...models.Option) *models.Store {
 }
 
 // Of returns the database of a store that was opened here.
-func Of(t *testing.T, s *models.Store) *DB {
+func Of(t testing.TB, s *models.Store) *DB {
 	t.Helper()
 	db, ok := stores.Load(s)
 	require.True(t, ok, "the store was not opened by modelstest")
@@ -79,7 +79,7 @@ func Of(t *testing.T, s *models.Store) *DB {
 func (db *DB) Raw() *bun.DB { return db.raw }
 
 // NewSQLite makes a migrated file.
-func NewSQLite(t *testing.T) *DB {
+func NewSQLite(t testing.TB) *DB {
 	t.Helper()
 	template, err := sqliteTemplate()
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ var sqliteTemplate = sync.OnceValues(func() ([]byte, error) {
 })
 
 // NewPostgres makes a migrated database.
-func NewPostgres(t *testing.T) *DB {
+func NewPostgres(t testing.TB) *DB {
 	t.Helper()
 	if os.Getenv("TEST_POSTGRES_URL") == "" {
 		if os.Getenv("CI") == "true" {
@@ -126,7 +126,7 @@ func NewPostgres(t *testing.T) *DB {
 	return keep(t, &DB{Dialect: models.Postgres, DSN: dsn, raw: bun.NewDB(raw, pgdialect.New())})
 }
 
-func keep(t *testing.T, db *DB) *DB {
+func keep(t testing.TB, db *DB) *DB {
 	db.raw.SetMaxOpenConns(2)
 	t.Cleanup(func() { require.NoError(t, db.raw.Close()) })
 	return db

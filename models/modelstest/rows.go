@@ -21,7 +21,7 @@ var (
 const Backend = "fake"
 
 // Automation makes an enabled cron automation; edit changes it before it is stored.
-func Automation(t *testing.T, s *models.Store, edit ...func(*models.Automation)) *models.Automation {
+func Automation(t testing.TB, s *models.Store, edit ...func(*models.Automation)) *models.Automation {
 	t.Helper()
 	a := &models.Automation{
 		OrgID: Org, UserID: User, Name: "nightly", State: models.AutomationActive, Overlap: models.OverlapAllow,
@@ -36,7 +36,7 @@ func Automation(t *testing.T, s *models.Store, edit ...func(*models.Automation))
 }
 
 // Pending makes a PENDING run, started by hand.
-func Pending(t *testing.T, s *models.Store, a *models.Automation, edit ...func(*models.Run)) *models.Run {
+func Pending(t testing.TB, s *models.Store, a *models.Automation, edit ...func(*models.Run)) *models.Run {
 	t.Helper()
 	by := models.TriggerManual
 	r := &models.Run{AutomationID: a.ID, OrgID: a.OrgID, Status: models.RunPending, TriggerSource: &by}
@@ -49,7 +49,7 @@ func Pending(t *testing.T, s *models.Store, a *models.Automation, edit ...func(*
 
 // Running makes a run whose command has been started in a box: the run RUNNING, its box running, named, at rest and not
 // leased. edit changes run and box before they are stored.
-func Running(t *testing.T, s *models.Store, a *models.Automation, edit ...func(*models.Run, *models.Sandbox)) (*models.Run, *models.Sandbox) {
+func Running(t testing.TB, s *models.Store, a *models.Automation, edit ...func(*models.Run, *models.Sandbox)) (*models.Run, *models.Sandbox) {
 	t.Helper()
 	now := s.Now()
 	by := models.TriggerManual
@@ -86,7 +86,7 @@ func NewBox(s *models.Store) *models.Sandbox {
 }
 
 // Box stores a box row with its identities as they are. Session keys in them must be empty or sealed.
-func Box(t *testing.T, s *models.Store, b *models.Sandbox) *models.Sandbox {
+func Box(t testing.TB, s *models.Store, b *models.Sandbox) *models.Sandbox {
 	t.Helper()
 	insert(t, s, b)
 	for _, identity := range b.Identities {
@@ -97,7 +97,7 @@ func Box(t *testing.T, s *models.Store, b *models.Sandbox) *models.Sandbox {
 }
 
 // Set writes columns of a row, given as SQL: Set(t, s, run, "sandbox_cleanup_due_at = ?", due).
-func Set(t *testing.T, s *models.Store, row any, assignment string, args ...any) {
+func Set(t testing.TB, s *models.Store, row any, assignment string, args ...any) {
 	t.Helper()
 	res, err := Of(t, s).raw.NewUpdate().Model(row).Set(assignment, args...).WherePK().Exec(t.Context())
 	require.NoError(t, err)
@@ -107,14 +107,14 @@ func Set(t *testing.T, s *models.Store, row any, assignment string, args ...any)
 }
 
 // Stamp returns sandbox_cleanup_due_at as it is stored.
-func Stamp(t *testing.T, s *models.Store, runID uuid.UUID) *time.Time {
+func Stamp(t testing.TB, s *models.Store, runID uuid.UUID) *time.Time {
 	t.Helper()
 	r, err := s.Run(t.Context(), uuid.Nil, runID)
 	require.NoError(t, err)
 	return r.CleanupDueAt
 }
 
-func insert(t *testing.T, s *models.Store, row any) {
+func insert(t testing.TB, s *models.Store, row any) {
 	t.Helper()
 	_, err := Of(t, s).raw.NewInsert().Model(row).Exec(t.Context())
 	require.NoError(t, err)
