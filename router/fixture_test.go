@@ -194,6 +194,7 @@ type world struct {
 	handler http.Handler
 	deps    router.Deps
 	logs    *bytes.Buffer
+	log     *locked // writes logs
 
 	dispatches, schedules, settles, janitors atomic.Int64
 }
@@ -219,6 +220,7 @@ func once(t *testing.T, test func(t *testing.T, w *world), edit ...func(*router.
 func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...func(*router.Deps)) *world {
 	t.Helper()
 	w := &world{t: t, store: s, clock: clock, blob: &memory{files: map[string][]byte{}}, door: &door{store: s, closing: t.Context()}, logs: &bytes.Buffer{}}
+	w.log = &locked{w: w.logs}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	settings := config.Default(t.TempDir())
@@ -242,7 +244,7 @@ func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...fu
 		ValidateSchedule: validateSchedule, NextFire: nextFire,
 		Ready:   func(context.Context) []router.Check { return nil },
 		Version: "1.26.0", SDKVersion: "1.58.1", Transport: transport,
-		Log: slog.New(slog.NewJSONHandler(&locked{w: w.logs}, nil)),
+		Log: slog.New(slog.NewJSONHandler(w.log, nil)),
 	}
 	for _, change := range edit {
 		change(&w.deps)
@@ -254,6 +256,13 @@ func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...fu
 type locked struct {
 	mu sync.Mutex
 	w  io.Writer
+}
+
+// logged is what was logged so far, while requests may still be served.
+func (w *world) logged() string {
+	w.log.mu.Lock()
+	defer w.log.mu.Unlock()
+	return w.logs.String()
 }
 
 func (l *locked) Write(p []byte) (int, error) {

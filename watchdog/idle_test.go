@@ -103,7 +103,7 @@ func (i *idler) awake(id uuid.UUID) bool {
 func TestS3_001_S3_002_S3_009_ManyUnusedBoxesAreAllStopped(t *testing.T) {
 	eachIdle(t, sandboxtest.Quirks{Suspend: sandbox.SuspendDisk}, func(i *idler) {
 		var ids []uuid.UUID
-		for range 16 {
+		for range 8 {
 			box := i.opened()
 			ids = append(ids, box.ID)
 		}
