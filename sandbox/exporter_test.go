@@ -3,7 +3,6 @@ package sandbox_test
 import (
 	"archive/zip"
 	"bytes"
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -92,16 +91,10 @@ func TestAnExportLeavesTheDiskItsFreeSpace(t *testing.T) {
 	})
 }
 
-// lossy takes blobs and gives back something else.
-type lossy struct{ *blobs }
-
-func (l lossy) Delete(ctx context.Context, key string) error { return l.blobs.Delete(ctx, key) }
-
 func TestAStoreThatKeepsSomethingElseIsNotBelieved(t *testing.T) {
 	one(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
 		_, box := r.running()
 		r.agent(box.ID).Converse(sandboxtest.Conversation{ID: talk, Events: 3})
-		r.blobs.put = func() {}
 		r.blobs.change = func(text []byte) []byte { return append(text[:len(text)-1:len(text)-1], 0xff) }
 		_, err := r.config.Exports.Export(r.Context(), box, "")
 		require.ErrorContains(r, err, "not what was written")

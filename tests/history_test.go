@@ -52,7 +52,8 @@ func put(s *server, box, path, content string) {
 	require.NoError(s.t, parts.Close())
 	request := s.request(http.MethodPost, box+"/proxy/api/file/upload?path="+path, form.Bytes())
 	request.Header.Set("Content-Type", parts.FormDataContentType())
-	response, err := http.DefaultClient.Do(request)
+	client := http.Client{Timeout: patience}
+	response, err := client.Do(request)
 	require.NoError(s.t, err)
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
@@ -63,7 +64,8 @@ func put(s *server, box, path, content string) {
 // exported downloads the history of a box, checks it against its digest, and returns its files by name.
 func exported(s *server, box string) map[string]string {
 	s.t.Helper()
-	response, err := http.DefaultClient.Do(s.request(http.MethodGet, box+"/export", nil))
+	client := http.Client{Timeout: patience}
+	response, err := client.Do(s.request(http.MethodGet, box+"/export", nil))
 	require.NoError(s.t, err)
 	defer response.Body.Close()
 	packed, err := io.ReadAll(response.Body)

@@ -22,19 +22,24 @@ func newBranch(name string) *branch { return &branch{name: name} }
 // add adds bytes at a path below b, whose last name gets the note.
 func (b *branch) add(path []string, bytes int64, note string) {
 	b.bytes += bytes
-	if len(path) == 0 {
-		b.note = note
-		return
+	at := b
+	for _, name := range path {
+		at = at.child(name)
+		at.bytes += bytes
 	}
+	at.note = note
+}
+
+// child is the branch of a name right below b, made where there is none.
+func (b *branch) child(name string) *branch {
 	for _, child := range b.below {
-		if child.name == path[0] {
-			child.add(path[1:], bytes, note)
-			return
+		if child.name == name {
+			return child
 		}
 	}
-	child := newBranch(path[0])
+	child := newBranch(name)
 	b.below = append(b.below, child)
-	child.add(path[1:], bytes, note)
+	return child
 }
 
 // write writes the tree, the largest first. Names with one name below them share its line.
