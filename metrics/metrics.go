@@ -36,6 +36,7 @@ type Metrics struct {
 	sweeps   sweeps
 	prepared prepared
 	requests requests
+	agents   agents
 }
 
 // New makes the registry with every family whose values are counted here, and those of the Go runtime and the process.
@@ -49,6 +50,7 @@ func New(c Config) *Metrics {
 	m.registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.runs, m.boxes = newRuns(m.registry), newBoxes(m.registry, c.Serves)
 	m.sweeps, m.prepared, m.requests = newSweeps(m.registry), newPrepared(m.registry), newRequests(m.registry)
+	m.agents = newAgents(m.registry)
 	return m
 }
 

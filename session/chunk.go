@@ -55,6 +55,7 @@ func (c *collector) store(ctx context.Context, agent sandbox.Agent) (exit sandbo
 				return got.frame, errors.Join(c.append(ctx, &next), got.err)
 			}
 			silent.Reset(silentFor)
+			c.silent = time.Time{}
 			if next.first == 0 {
 				age.Reset(chunkAge)
 			}
@@ -100,6 +101,7 @@ func (c *collector) append(ctx context.Context, next *chunk) error {
 	if next.first == 0 {
 		return nil
 	}
+	stderr := next.stderr
 	row := &customer.Chunk{
 		SessionID: c.session.ID, FirstSeq: next.first, LastSeq: next.last, Bytes: next.bytes, Span: next.span, Lines: next.lines,
 	}
@@ -108,6 +110,7 @@ func (c *collector) append(ctx context.Context, next *chunk) error {
 		return err
 	}
 	c.session.LastSeq = row.LastSeq
+	c.s.Collected(row.Bytes-stderr, stderr, row.Span-row.Bytes)
 	c.s.announce(c.session.ID)
 	return nil
 }
@@ -116,6 +119,7 @@ func (c *collector) append(ctx context.Context, next *chunk) error {
 type chunk struct {
 	first, last int64
 	bytes, span int64
+	stderr      int64 // of bytes
 	lines       []byte
 }
 
@@ -140,6 +144,9 @@ func (n *chunk) add(f sandbox.Frame, stored int64) error {
 	}
 	n.last = f.Seq
 	n.bytes += int64(len(f.Data))
+	if f.Type == sandbox.FrameStderr {
+		n.stderr += int64(len(f.Data))
+	}
 	n.span += int64(len(f.Data)) + f.Bytes
 	return nil
 }

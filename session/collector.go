@@ -26,11 +26,13 @@ const (
 // collector takes one session from its start to its end, as long as it holds the lease.
 type collector struct {
 	s       *Sessions
+	id      string    // of the session
+	boxID   uuid.UUID // in which it is
 	token   uuid.UUID
 	log     *slog.Logger
-	poked   chan struct{} // the stop is asked for, perhaps
-	session *customer.Session
-	silent  time.Time // since when the box has not answered; zero: it answers
+	poked   chan struct{}     // the stop is asked for, perhaps
+	session *customer.Session // as step has read it last, which alone looks at it
+	silent  time.Time         // since when the box has not answered; zero: it answers
 	stopper sync.Once
 }
 
@@ -70,10 +72,10 @@ func (c *collector) collect(ctx context.Context) {
 	beating.Wait()
 	ending, done := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
 	defer done()
-	if err := c.s.Agents.ReleaseSession(ending, c.session.ID, c.token); err != nil && !errors.Is(err, models.ErrLeaseLost) {
+	if err := c.s.Agents.ReleaseSession(ending, c.id, c.token); err != nil && !errors.Is(err, models.ErrLeaseLost) {
 		c.log.WarnContext(ending, "session not given up; its lease runs out", "error", err)
 	}
-	c.s.announce(c.session.ID)
+	c.s.announce(c.id)
 }
 
 // beat renews the lease, and has the command stopped once that is asked for. It cancels the collector when the lease is lost.
@@ -90,7 +92,7 @@ func (c *collector) beat(ctx context.Context, cancel context.CancelFunc) {
 		case <-renew.C:
 		case <-c.poked:
 		}
-		session, err := c.s.Agents.RenewSession(ctx, c.session.ID, c.token, c.s.Store.Now().Add(leaseFor))
+		session, err := c.s.Agents.RenewSession(ctx, c.id, c.token, c.s.Store.Now().Add(leaseFor))
 		switch {
 		case errors.Is(err, models.ErrLeaseLost), err != nil && time.Since(renewed) > leaseFor*2/3:
 			cancel()
@@ -122,12 +124,12 @@ func (c *collector) end(ctx context.Context, commandID string) {
 }
 
 func (c *collector) box(ctx context.Context) (*models.Sandbox, error) {
-	return c.s.Store.Sandbox(ctx, uuid.Nil, c.session.SandboxID)
+	return c.s.Store.Sandbox(ctx, uuid.Nil, c.boxID)
 }
 
 // step brings the session on as far as it goes now: nil when it has ended, an error when it goes on later.
 func (c *collector) step(ctx context.Context) error {
-	session, err := c.s.Agents.Session(ctx, c.session.ID)
+	session, err := c.s.Agents.Session(ctx, c.id)
 	if err != nil {
 		return err
 	}
@@ -145,6 +147,7 @@ func (c *collector) step(ctx context.Context) error {
 		return c.close(ctx, end)
 	}
 	if !c.s.reachable(box) {
+		c.silent = time.Time{} // nobody expects an answer
 		return fmt.Errorf("%w: it is %s", ErrNotRunning, box.Observed)
 	}
 	agent := c.s.agent(box)
@@ -153,7 +156,8 @@ func (c *collector) step(ctx context.Context) error {
 	} else {
 		err = c.follow(ctx, agent)
 	}
-	if errors.Is(err, sandbox.ErrUnreachable) {
+	var refused *sandbox.AgentError
+	if errors.Is(err, sandbox.ErrUnreachable) || errors.As(err, &refused) {
 		return c.unanswered(ctx, box, err)
 	}
 	c.silent = time.Time{}
@@ -173,7 +177,8 @@ func (c *collector) over(box *models.Sandbox) (customer.End, bool) {
 	return customer.End{}, false
 }
 
-// unanswered has the box looked at, and gives the session up for lost when that has not helped for long.
+// unanswered has the box looked at that does not answer, or only with errors, and gives the session up for lost when that has
+// not helped for long.
 func (c *collector) unanswered(ctx context.Context, box *models.Sandbox, cause error) error {
 	now := time.Now()
 	if c.silent.IsZero() {
@@ -197,6 +202,9 @@ func (c *collector) start(ctx context.Context, agent sandbox.Agent) error {
 		}
 		if id != "" {
 			return c.started(ctx, agent, id)
+		}
+		if c.session.StopAskedAt != nil { // it never began, and now it must not (S2-034)
+			return c.close(ctx, customer.End{State: customer.Stopped, Reason: customer.ReasonStopped})
 		}
 	}
 	if err := c.s.Agents.SendStart(ctx, c.session.ID, c.token); err != nil {

@@ -33,7 +33,7 @@ type Reading struct {
 // first write means that the reader must not take what it has for an orderly end. Errors before it: ErrAhead,
 // ErrTooManyReaders, models.ErrNotFound.
 func (s *Sessions) Read(ctx context.Context, what Reading, write func(lines []byte) error) error {
-	t, err := s.watch(ctx, what.SessionID)
+	t, err := s.watch(ctx, what.SessionID, mostReaders)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,23 @@ func (s *Sessions) Read(ctx context.Context, what Reading, write func(lines []by
 	if err := write(nil); err != nil { // the answer begins, even when there is nothing yet
 		return err
 	}
-	return r.run(ctx, what)
+	left := s.Reads()
+	err = r.run(ctx, what)
+	left(r.why(err))
+	return err
+}
+
+// why says why a reader that has read so far leaves.
+func (r *reader) why(err error) string {
+	switch {
+	case err != nil:
+		return LeftClient
+	case r.over:
+		return LeftExited
+	case r.s.running.Err() != nil:
+		return LeftShutdown
+	}
+	return LeftRotated
 }
 
 // reader is one reader on its way through the output.
@@ -61,6 +77,7 @@ type reader struct {
 	tail  *tail
 	seq   int64 // of the last line that was written
 	at    int64 // bytes printed up to it
+	over  bool  // it was the exit line
 	write func([]byte) error
 }
 
@@ -73,6 +90,7 @@ func (r *reader) run(ctx context.Context, what Reading) error {
 		session, changed := r.tail.now()
 		wrote, done, err := r.forward(ctx, session)
 		if err != nil || done {
+			r.over = done
 			return err
 		}
 		if wrote {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -40,7 +41,7 @@ const (
 	claimEvery  = 2 * time.Second
 	claimBatch  = 16
 	purgeEvery  = 10 * time.Minute
-	purgeBatch  = 100
+	purgeBatch  = 8                         // sessions, of up to some 11 MiB of lines each, in one transaction
 	keptFor     = 24*time.Hour - purgeEvery // so that it is gone 24 h after the end at the latest (S2-055)
 	stopGrace   = 10 * time.Second          // between SIGTERM and SIGKILL (S2-035)
 	stopWithin  = 15 * time.Second          // for the answer to a stop
@@ -60,7 +61,19 @@ type Config struct {
 	Capabilities func(backend string) sandbox.Capabilities
 	HTTP         *http.Client // for the agent servers; nil: a shared one
 	Log          *slog.Logger // nil: silent
+	// Collected is told of what was stored: bytes of each stream, and those that the box had lost; nil: nobody.
+	Collected func(stdout, stderr, lost int64)
+	// Reads is told of each reader, and what it returns of why it left (see the Left constants); nil: nobody.
+	Reads func() (left func(why string))
 }
+
+// Why a reader left.
+const (
+	LeftRotated  = "rotated"  // it was sent away, to come back
+	LeftExited   = "exited"   // it has read the exit line
+	LeftClient   = "client"   // by itself, or its connection broke
+	LeftShutdown = "shutdown" // the service stops
+)
 
 // Sessions are the customers' servers as this process sees them. Close it before the Store.
 type Sessions struct {
@@ -81,6 +94,12 @@ type Sessions struct {
 func New(c Config) *Sessions {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Collected == nil {
+		c.Collected = func(int64, int64, int64) {}
+	}
+	if c.Reads == nil {
+		c.Reads = func() func(string) { return func(string) {} }
 	}
 	s := &Sessions{
 		Config: c, nudge: loop.NewNudge(),
@@ -127,7 +146,9 @@ func (s *Sessions) claim(ctx context.Context) (int, error) {
 
 // begin starts the collector of a session that was claimed.
 func (s *Sessions) begin(session *customer.Session, token uuid.UUID) {
-	c := &collector{s: s, session: session, token: token, poked: make(chan struct{}, 1)}
+	c := &collector{
+		s: s, id: session.ID, boxID: session.SandboxID, session: session, token: token, poked: make(chan struct{}, 1),
+	}
 	c.log = s.Log.With("session_id", session.ID, "workspace_id", session.SandboxID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +219,7 @@ func (s *Sessions) Stop(ctx context.Context, box *models.Sandbox) (*customer.Ses
 func (s *Sessions) ended(ctx context.Context, id string) (*customer.Session, error) {
 	waiting, cancel := context.WithTimeout(ctx, stopWithin)
 	defer cancel()
-	t, err := s.watch(waiting, id)
+	t, err := s.watch(waiting, id, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ type tail struct {
 	bytes   int
 }
 
-// watch returns the tail of a session, for unwatch.
-func (s *Sessions) watch(ctx context.Context, id string) (*tail, error) {
+// watch returns the tail of a session, for unwatch; ErrTooManyReaders where most have it already.
+func (s *Sessions) watch(ctx context.Context, id string, most int) (*tail, error) {
 	session, err := s.Agents.Session(ctx, id)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (s *Sessions) watch(ctx context.Context, id string) (*tail, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.readers >= mostReaders {
+	if t.readers >= most {
 		return nil, ErrTooManyReaders
 	}
 	t.readers++

@@ -127,3 +127,51 @@ func TestS2_021_S2_034_StartsAndStopsRace(t *testing.T) {
 		require.Empty(t, got, "nothing is left to start")
 	})
 }
+
+func TestS2_054_NoMoreIsKeptWhereTinyChunksGoForLargeOnes(t *testing.T) {
+	each(t, func(t *testing.T, clock *modelstest.Clock, one, _ *customer.Store, queued *customer.Session) {
+		token := uuid.New()
+		until := clock.Now().Add(time.Hour)
+		_, err := one.ClaimSessions(t.Context(), places, token, until, 16)
+		require.NoError(t, err)
+		const tiny, large, size = 600, 10, 1 << 20
+		for seq := int64(1); seq <= tiny+large; seq++ {
+			c := &customer.Chunk{SessionID: queued.ID, FirstSeq: seq, LastSeq: seq, Bytes: 1, Span: 1, Lines: []byte("{}\n")}
+			if seq > tiny {
+				c.Bytes, c.Span = size, size
+			}
+			require.NoError(t, one.AppendOutput(t.Context(), token, until, c))
+			now, err := one.Session(t.Context(), queued.ID)
+			require.NoError(t, err)
+			require.LessOrEqual(t, now.KeptBytes, int64(customer.KeptBytes))
+		}
+		first, err := one.Output(t.Context(), queued.ID, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, tiny+large-customer.KeptBytes/size+1, first.FirstSeq, "the newest are there")
+		at, err := one.ByteAt(t.Context(), queued.ID, tiny)
+		require.NoError(t, err)
+		require.EqualValues(t, tiny, at, "where a dropped one began is known")
+	})
+}
+
+func TestNothingIsClaimedWhereNoBoxIsServed(t *testing.T) {
+	each(t, func(t *testing.T, clock *modelstest.Clock, one, _ *customer.Store, _ *customer.Session) {
+		got, err := one.ClaimSessions(t.Context(), nil, uuid.New(), clock.Now().Add(time.Minute), 16)
+		require.NoError(t, err)
+		require.Empty(t, got)
+	})
+}
+
+func TestS2_034_AStopThatIsAskedForComesBeforeEveryStart(t *testing.T) {
+	each(t, func(t *testing.T, clock *modelstest.Clock, one, two *customer.Store, queued *customer.Session) {
+		token := uuid.New()
+		_, err := one.ClaimSessions(t.Context(), places, token, clock.Now().Add(time.Hour), 16)
+		require.NoError(t, err)
+		require.NoError(t, one.SendStart(t.Context(), queued.ID, token))
+		require.NoError(t, one.SendStart(t.Context(), queued.ID, token), "its answer was lost: it is sent again")
+		asked, err := two.StopSession(t.Context(), queued.SandboxID)
+		require.NoError(t, err)
+		require.False(t, asked.Closed(), "it may run")
+		require.ErrorIs(t, one.SendStart(t.Context(), queued.ID, token), models.ErrLeaseLost)
+	})
+}

@@ -19,6 +19,7 @@ const (
 	// keptMarks is how many chunks keep their place after their lines are dropped, so that a reader who comes back is told how
 	// much was lost.
 	keptMarks = 1024
+	dropBatch = 256 // chunks that are looked at together
 )
 
 // Chunk is a row of agent_output: consecutive lines, as they are sent.
@@ -67,25 +68,27 @@ func (s *Store) AppendOutput(ctx context.Context, token uuid.UUID, until time.Ti
 	return nil
 }
 
-// dropOldest drops the lines of the oldest chunks until what is left is within KeptBytes.
+// dropOldest drops the lines of the oldest chunks until what is left is within KeptBytes. Chunks may be tiny: then many go for
+// one that comes.
 func dropOldest(ctx context.Context, tx bun.IDB, session *Session) error {
-	var oldest []*Chunk
-	err := tx.NewSelect().Model(&oldest).Column("first_seq", "last_seq", "bytes").
-		Where("o.session_id = ? AND o.first_seq >= ?", session.ID, session.KeptFrom).
-		OrderExpr("o.first_seq").Limit(64).Scan(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range oldest {
-		if session.KeptBytes <= KeptBytes {
-			break
+	from := session.KeptFrom
+	for session.KeptBytes > KeptBytes {
+		var oldest []*Chunk
+		err := tx.NewSelect().Model(&oldest).Column("first_seq", "last_seq", "bytes").
+			Where("o.session_id = ? AND o.first_seq >= ?", session.ID, session.KeptFrom).
+			OrderExpr("o.first_seq").Limit(dropBatch).Scan(ctx)
+		if err != nil || len(oldest) == 0 {
+			return err
 		}
-		session.KeptBytes -= c.Bytes
-		session.KeptFrom = c.LastSeq + 1
+		for _, c := range oldest {
+			if session.KeptBytes > KeptBytes {
+				session.KeptBytes -= c.Bytes
+				session.KeptFrom = c.LastSeq + 1
+			}
+		}
 	}
-	_, err = tx.NewUpdate().Model((*Chunk)(nil)).Set("lines = NULL").
-		Where("session_id = ? AND first_seq < ? AND lines IS NOT NULL", session.ID, session.KeptFrom).
-		Where("first_seq >= ?", oldest[0].FirstSeq).Exec(ctx)
+	_, err := tx.NewUpdate().Model((*Chunk)(nil)).Set("lines = NULL").
+		Where("session_id = ? AND first_seq >= ? AND first_seq < ?", session.ID, from, session.KeptFrom).Exec(ctx)
 	if err != nil {
 		return err
 	}
@@ -103,13 +106,7 @@ func dropOldest(ctx context.Context, tx bun.IDB, session *Session) error {
 // Output returns the first stored chunk with lines after seq after, in part or whole; nil when nothing is stored after it.
 func (s *Store) Output(ctx context.Context, sessionID string, after int64) (*Chunk, error) {
 	c := new(Chunk)
-	// The first chunk that begins after it, or the one before that where it reaches further.
-	begins := s.core.Reads().NewSelect().Model((*Chunk)(nil)).ColumnExpr("COALESCE(MAX(o.first_seq), 0)").
-		Where("o.session_id = ? AND o.first_seq <= ?", sessionID, after+1)
-	err := s.core.Reads().NewSelect().Model(c).
-		Where("o.session_id = ? AND o.first_seq >= (?)", sessionID, begins).
-		Where("o.lines IS NOT NULL").Where("o.last_seq > ?", after).
-		OrderExpr("o.first_seq").Limit(1).Scan(ctx)
+	err := s.from(c, sessionID, after).Where("o.lines IS NOT NULL").Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -119,6 +116,17 @@ func (s *Store) Output(ctx context.Context, sessionID string, after int64) (*Chu
 	return c, nil
 }
 
+// from selects the chunk with the line after seq after: the first that begins after it, or the one before that where it
+// reaches further. Those before are not looked at.
+func (s *Store) from(c *Chunk, sessionID string, after int64) *bun.SelectQuery {
+	begins := s.core.Reads().NewSelect().Model((*Chunk)(nil)).ColumnExpr("COALESCE(MAX(o.first_seq), 0)").
+		Where("o.session_id = ? AND o.first_seq <= ?", sessionID, after+1)
+	return s.core.Reads().NewSelect().Model(c).
+		Where("o.session_id = ? AND o.first_seq >= (?)", sessionID, begins).
+		Where("o.last_seq > ?", after).
+		OrderExpr("o.first_seq").Limit(1)
+}
+
 // ByteAt returns how many bytes were printed before the chunk that holds the line after seq after, so far as that is still
 // known.
 func (s *Store) ByteAt(ctx context.Context, sessionID string, after int64) (int64, error) {
@@ -126,9 +134,7 @@ func (s *Store) ByteAt(ctx context.Context, sessionID string, after int64) (int6
 		return 0, nil
 	}
 	var at int64
-	err := s.core.Reads().NewSelect().Model((*Chunk)(nil)).Column("o.at_byte").
-		Where("o.session_id = ? AND o.last_seq > ?", sessionID, after).
-		OrderExpr("o.first_seq").Limit(1).Scan(ctx, &at)
+	err := s.from(nil, sessionID, after).Column("o.at_byte").Scan(ctx, &at)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return 0, fmt.Errorf("read the place of output of session %s: %w", sessionID, err)
 	}

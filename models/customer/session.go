@@ -91,26 +91,40 @@ func newSessionID() string {
 
 // StartSession returns the open session of a sandbox, or a new one that is queued (S2-021). ErrStopping while one ends.
 func (s *Store) StartSession(ctx context.Context, orgID, sandboxID uuid.UUID, who string) (session *Session, err error) {
-	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		now := s.core.Now()
-		session = &Session{
-			ID: newSessionID(), SandboxID: sandboxID, OrgID: orgID, CreatedAt: now, CreatedBy: who, UpdatedAt: now, State: Queued,
-		}
-		n, err := changed(tx.NewInsert().Model(session).On("CONFLICT (sandbox_id) WHERE closed_at IS NULL DO NOTHING").Exec(ctx))
-		if err != nil || n == 1 {
+	for range startTries {
+		err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
+			session, err = s.open(ctx, tx, orgID, sandboxID, who)
 			return err
+		})
+		if !errors.Is(err, models.ErrNotFound) { // else the one that was open has ended in between
+			break
 		}
-		session = new(Session)
-		if err := newest(tx, session, sandboxID).Where("a.closed_at IS NULL").Scan(ctx); err != nil {
-			return missing(err, "open session")
-		}
-		if session.StopAskedAt != nil {
-			return ErrStopping
-		}
-		return nil
-	})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("start an agent in %s: %w", sandboxID, err)
+	}
+	return session, nil
+}
+
+// startTries bounds how often the session that is open may end just when it is looked at.
+const startTries = 5
+
+// open returns the open session of a sandbox, made now where there was none. models.ErrNotFound where it has just ended.
+func (s *Store) open(ctx context.Context, tx bun.IDB, orgID, sandboxID uuid.UUID, who string) (*Session, error) {
+	now := s.core.Now()
+	session := &Session{
+		ID: newSessionID(), SandboxID: sandboxID, OrgID: orgID, CreatedAt: now, CreatedBy: who, UpdatedAt: now, State: Queued,
+	}
+	n, err := changed(tx.NewInsert().Model(session).On("CONFLICT (sandbox_id) WHERE closed_at IS NULL DO NOTHING").Exec(ctx))
+	if err != nil || n == 1 {
+		return session, err
+	}
+	session = new(Session)
+	if err := newest(tx, session, sandboxID).Where("a.closed_at IS NULL").Scan(ctx); err != nil {
+		return nil, missing(err, "open session")
+	}
+	if session.StopAskedAt != nil {
+		return nil, ErrStopping
 	}
 	return session, nil
 }
@@ -160,26 +174,23 @@ func (s *Store) StopSession(ctx context.Context, sandboxID uuid.UUID) (session *
 
 // ClaimSessions gives up to limit open sessions in boxes of places that nobody collects to token until until.
 func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token uuid.UUID, until time.Time, limit int) (claimed []*Session, err error) {
+	if len(places) == 0 {
+		return nil, nil
+	}
 	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		claimed = nil
 		free := tx.NewSelect().Model((*Session)(nil)).Column("a.id").
 			Where("a.sandbox_id IN (?)", boxesOf(tx, places)).
-			Join("JOIN sandboxes AS s ON s.id = a.sandbox_id").
-			WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-				for _, p := range places {
-					q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
-				}
-				return q
-			}).
 			Where("a.closed_at IS NULL").
 			Where("a.lease_until IS NULL OR a.lease_until <= ?", s.core.Now()).
 			OrderExpr("a.created_at, a.id").Limit(int64(limit))
 		if s.core.Dialect() == models.Postgres {
 			free = free.For("UPDATE SKIP LOCKED")
 		}
-		return tx.NewUpdate().Model(&claimed).
+		// They are picked in a CTE, which PostgreSQL evaluates once: a plain sub-select may be run again and lock more.
+		return tx.NewUpdate().With("picked", free).Model(&claimed).
 			Set("lease_token = ?, lease_until = ?", token, until).
-			Where("id IN (?)", free).
+			Where("id IN (SELECT id FROM picked)").
 			Returning("*").
 			Scan(ctx)
 	})
@@ -232,7 +243,7 @@ func (s *Store) ReleaseSession(ctx context.Context, id string, token uuid.UUID) 
 func (s *Store) SendStart(ctx context.Context, id string, token uuid.UUID) error {
 	now := s.core.Now()
 	_, err := s.held(ctx, id, token, "record the start", func(q *bun.UpdateQuery) *bun.UpdateQuery {
-		return q.Set("start_sent_at = COALESCE(start_sent_at, ?0), updated_at = ?0", now).Where("stop_asked_at IS NULL OR start_sent_at IS NOT NULL")
+		return q.Set("start_sent_at = COALESCE(start_sent_at, ?0), updated_at = ?0", now).Where("stop_asked_at IS NULL")
 	})
 	return err
 }
