@@ -2,7 +2,6 @@ package sandbox_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -144,10 +143,12 @@ func TestS3_021_S3_022_S3_024_AccessAndEvictionRace(t *testing.T) {
 		var callers, evictor sync.WaitGroup
 		ctx, stop := cancelable(r.T)
 		evictor.Go(func() {
+			looks := time.NewTicker(time.Millisecond)
+			defer looks.Stop()
 			for ctx.Err() == nil {
 				boxes, err := r.store.IdleBoxes(ctx, []models.Place{place}, r.clock.Now(), 1)
 				if err != nil || len(boxes) == 0 {
-					time.Sleep(time.Millisecond)
+					<-looks.C
 					continue
 				}
 				ordered, err := r.store.OrderIdle(ctx, boxes[0], r.clock.Now(), "idle")
@@ -202,6 +203,5 @@ func TestS3_021_S3_022_S3_024_AccessAndEvictionRace(t *testing.T) {
 			a.Close()
 		}
 		require.Zero(r, r.rows())
-		require.False(r, errors.Is(ctx.Err(), nil))
 	})
 }

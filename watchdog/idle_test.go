@@ -194,7 +194,7 @@ func TestS3_029_ABoxWhoseStateCannotBeReadIsNotStoppedAndSaysSo(t *testing.T) {
 			box := i.conversation()
 			breaks(i.agent(box.ID))
 			i.pass()
-			require.True(i, i.box(box.ID).Observed == models.SeenRunning)
+			require.Equal(i, models.SeenRunning, i.box(box.ID).Observed)
 			b := i.box(box.ID)
 			require.Equal(i, []string{models.HeldUnreadable, models.AttentionIdle}, []string{b.HeldBecause, b.NeedsAttention})
 			require.Empty(i, i.idleEvents(box.ID))

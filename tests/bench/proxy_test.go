@@ -211,6 +211,7 @@ func BenchmarkProxyHolds1000WebSockets(b *testing.B) {
 
 // dial opens a WebSocket through the proxy; nil: it was not taken.
 func (d *doorway) dial(b *testing.B, path string) net.Conn {
+	b.Helper()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(b.Context(), "tcp", d.address)
 	if err != nil {
