@@ -89,11 +89,11 @@ func (s *server) workspace(path string) (string, error) {
 	if s.Runtimes.Workspace == nil {
 		return "", conflict("unsupported", "Sandboxes of "+s.Runtimes.Place.Backend+" have a workspace of their own")
 	}
-	real, err := s.Runtimes.Workspace(path)
+	resolved, err := s.Runtimes.Workspace(path)
 	if err != nil {
 		return "", badRequest("The workspace cannot be used: " + err.Error())
 	}
-	return real, nil
+	return resolved, nil
 }
 
 // conversation is the id that the path names.

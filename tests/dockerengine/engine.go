@@ -5,7 +5,6 @@ package dockerengine
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -26,24 +25,24 @@ import (
 const Variable = "TEST_DOCKER_HOST"
 
 // Host returns the engine's address. Without one the test is skipped, but in CI, where it fails.
-func Host(t testing.TB) string {
-	t.Helper()
+func Host(tb testing.TB) string {
+	tb.Helper()
 	host := os.Getenv(Variable)
 	if host == "" {
 		if os.Getenv("CI") == "true" {
-			t.Fatal(Variable + " is not set")
+			tb.Fatal(Variable + " is not set")
 		}
-		t.Skip(Variable + " is not set")
+		tb.Skip(Variable + " is not set")
 	}
 	return host
 }
 
 // Client returns a client of the engine that is closed with the test.
-func Client(t testing.TB) *client.Client {
-	t.Helper()
-	engine, err := client.New(client.WithHost(Host(t)))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+func Client(tb testing.TB) *client.Client {
+	tb.Helper()
+	engine, err := client.New(client.WithHost(Host(tb)))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, engine.Close()) })
 	return engine
 }
 
@@ -52,6 +51,7 @@ type Image struct {
 	Name       string
 	Entrypoint []string
 	Files      map[string]string // path in the image → file of this machine
+	Programs   map[string][]byte // path in the image → content
 	Links      map[string]string // path in the image → target
 	Open       []string          // directories of the image that anybody may write to
 	Trees      []string          // directories of this machine, by the same path
@@ -61,11 +61,11 @@ type Image struct {
 }
 
 // Make imports the image at the first call of a test binary and returns its name.
-func (i *Image) Make(t testing.TB) string {
-	t.Helper()
-	engine := Client(t)
+func (i *Image) Make(tb testing.TB) string {
+	tb.Helper()
+	engine := Client(tb)
 	i.once.Do(func() { i.err = i.load(engine) })
-	require.NoError(t, i.err)
+	require.NoError(tb, i.err)
 	return i.Name
 }
 
@@ -96,6 +96,15 @@ func (i *Image) write(to io.Writer) error {
 	for name, source := range i.Files {
 		if err := addFile(w, name, source); err != nil {
 			return err
+		}
+	}
+	for name, content := range i.Programs {
+		err := w.WriteHeader(&tar.Header{Name: inArchive(name), Mode: 0o755, Size: int64(len(content))})
+		if err == nil {
+			_, err = w.Write(content)
+		}
+		if err != nil {
+			return fmt.Errorf("archive %s: %w", name, err)
 		}
 	}
 	for _, name := range i.Open {
@@ -165,35 +174,39 @@ func addTree(w *tar.Writer, tree string) error {
 	return nil
 }
 
-// program is a static build of one of this tree's commands, once for a test binary.
-type program struct {
-	once sync.Once
-	path string
-	err  error
+// agentServer is the static build of this tree's, once for a test binary.
+var agentServer struct {
+	once    sync.Once
+	content []byte
+	err     error
 }
 
-var agentServer program
+// buildAgentServer builds it from root, the tree's folder as seen from the test.
+func buildAgentServer(root string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "automation-image-")
+	if err != nil {
+		return nil, fmt.Errorf("build the agent server: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "agentserver")
+	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./cmd/agentserver")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the agent server: %w: %s", err, out)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("build the agent server: %w", err)
+	}
+	return content, nil
+}
 
-// AgentServer returns the path of the static agent server, built from root, the tree's folder as seen from the test.
-func AgentServer(t testing.TB, root string) string {
-	t.Helper()
-	agentServer.once.Do(func() {
-		dir, err := os.MkdirTemp("", "automation-image-") //nolint:usetesting // outlives the test that is first
-		if err != nil {
-			agentServer.err = err
-			return
-		}
-		agentServer.path = filepath.Join(dir, "agentserver")
-		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agentServer.path, "./cmd/agentserver")
-		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
-		var out bytes.Buffer
-		build.Stdout, build.Stderr = &out, &out
-		if err := build.Run(); err != nil {
-			agentServer.err = fmt.Errorf("build the agent server: %w: %s", err, out.String())
-		}
-	})
-	require.NoError(t, agentServer.err)
-	return agentServer.path
+// serverOf returns the agent server's program.
+func serverOf(tb testing.TB, root string) []byte {
+	tb.Helper()
+	agentServer.once.Do(func() { agentServer.content, agentServer.err = buildAgentServer(root) })
+	require.NoError(tb, agentServer.err)
+	return agentServer.content
 }
 
 var (
@@ -202,14 +215,14 @@ var (
 )
 
 // Bare is an image of the agent server and nothing else.
-func Bare(t testing.TB, root string) string {
-	t.Helper()
-	Host(t)
+func Bare(tb testing.TB, root string) string {
+	tb.Helper()
+	Host(tb)
 	filling.Lock()
 	defer filling.Unlock()
 	bare.Name, bare.Entrypoint = "automation-test:bare", []string{"/agentserver"}
-	bare.Files = map[string]string{"/agentserver": AgentServer(t, root)}
-	return bare.Make(t)
+	bare.Programs = map[string][]byte{"/agentserver": serverOf(tb, root)}
+	return bare.Make(tb)
 }
 
 // busybox is where Debian's static one is.
@@ -222,40 +235,39 @@ var applets = []string{
 }
 
 // Stubborn is an image whose agent server runs below a shell that ignores SIGTERM, so that only a kill ends it.
-func Stubborn(t testing.TB, root string) string {
-	t.Helper()
-	Host(t)
+func Stubborn(tb testing.TB, root string) string {
+	tb.Helper()
+	Host(tb)
 	filling.Lock()
 	defer filling.Unlock()
-	script := filepath.Join(t.TempDir(), "stubborn")
-	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\ntrap '' TERM\n/agentserver \"$@\" &\nwhile :; do wait; sleep 1; done\n"), 0o755)) //nolint:gosec // a program
-	shellFiles(t, root, &stubborn)
+	const script = "#!/bin/sh\ntrap '' TERM\n/agentserver \"$@\" &\nwhile :; do wait; sleep 1; done\n"
+	shellFiles(tb, root, &stubborn)
 	stubborn.Name, stubborn.Entrypoint = "automation-test:stubborn", []string{"/stubborn"}
-	stubborn.Files["/stubborn"] = script
-	return stubborn.Make(t)
+	stubborn.Programs["/stubborn"] = []byte(script)
+	return stubborn.Make(tb)
 }
 
 // WithShell is an image of the agent server and a shell with the usual programs, as static files.
-func WithShell(t testing.TB, root string) string {
-	t.Helper()
-	Host(t)
+func WithShell(tb testing.TB, root string) string {
+	tb.Helper()
+	Host(tb)
 	filling.Lock()
 	defer filling.Unlock()
-	shellFiles(t, root, &withShell)
+	shellFiles(tb, root, &withShell)
 	withShell.Name, withShell.Entrypoint = "automation-test:shell", []string{"/agentserver"}
-	return withShell.Make(t)
+	return withShell.Make(tb)
 }
 
 // shellFiles gives an image the agent server, a shell and the usual programs.
-func shellFiles(t testing.TB, root string, i *Image) {
-	t.Helper()
+func shellFiles(tb testing.TB, root string, i *Image) {
+	tb.Helper()
 	if _, err := os.Stat(busybox); err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatal(busybox + " is not installed")
+			tb.Fatal(busybox + " is not installed")
 		}
-		t.Skip(busybox + " is not installed: Debian's busybox-static")
+		tb.Skip(busybox + " is not installed: Debian's busybox-static")
 	}
-	i.Files = map[string]string{"/agentserver": AgentServer(t, root), busybox: busybox}
+	i.Programs, i.Files = map[string][]byte{"/agentserver": serverOf(tb, root)}, map[string]string{busybox: busybox}
 	i.Links, i.Open = map[string]string{}, []string{"/opt"}
 	for _, name := range applets {
 		i.Links["/bin/"+name] = "busybox"

@@ -217,6 +217,7 @@ func (b *Backend) start(ctx context.Context, r record, v view) error {
 		return fmt.Errorf("container is dead: %w", sandbox.ErrBusy)
 	case container.StateRemoving, container.StateRestarting:
 		return fmt.Errorf("container is %s: %w", v.state.Status, sandbox.ErrBusy)
+	case container.StateCreated, container.StateExited:
 	}
 	_, err := b.engine.ContainerStart(ctx, nameOf(r.WorkspaceID), client.ContainerStartOptions{})
 	return classify("start container", err)

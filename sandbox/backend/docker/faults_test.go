@@ -232,7 +232,7 @@ func TestABoxIsHardened(t *testing.T) {
 	require.NoError(t, err)
 	c, host := answer.Container.Config, answer.Container.HostConfig
 	require.NotContains(t, []string{"", "0", "root", "0:0"}, c.User)
-	require.Equal(t, []string{"ALL"}, []string(host.CapDrop))
+	require.Equal(t, []string{"ALL"}, host.CapDrop)
 	require.Equal(t, []string{"no-new-privileges"}, host.SecurityOpt)
 	require.Equal(t, int64(256<<20), host.Memory)
 	require.Equal(t, int64(128), *host.PidsLimit)

@@ -19,12 +19,12 @@ const root = "../../.."
 // rig is a backend on the real engine with a data root and a deployment of its own.
 type rig struct {
 	*Backend
-	testing.TB
+	*testing.T
 	deployment uuid.UUID
 }
 
 // open returns one; what it made is removed with the test.
-func open(t testing.TB, change ...func(*Config)) *rig {
+func open(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	c := Config{
 		Host: dockerengine.Host(t), Image: dockerengine.Bare(t, root), Pull: PullNever, Suspend: SuspendStop, StopGraceSeconds: 10,
@@ -35,7 +35,7 @@ func open(t testing.TB, change ...func(*Config)) *rig {
 	}
 	b, err := New(c, Options{DataDir: t.TempDir()})
 	require.NoError(t, err)
-	r := &rig{Backend: b, TB: t, deployment: uuid.New()}
+	r := &rig{Backend: b, T: t, deployment: uuid.New()}
 	t.Cleanup(func() {
 		for o, err := range b.List(context.Background(), sandbox.Label{Deployment: r.deployment}) {
 			require.NoError(t, err)
@@ -70,11 +70,6 @@ func (r *rig) inspect(ref sandbox.Ref) sandbox.Observation {
 	o, err := r.Inspect(r.ctx(), ref)
 	require.NoError(r, err)
 	return o
-}
-
-func (r *rig) agentIn(ref sandbox.Ref) sandbox.Agent {
-	o := r.inspect(ref)
-	return sandbox.Agent{URL: o.Identity.URL, Key: o.Identity.Key}
 }
 
 func nothing(sandbox.Identity) error { return nil }

@@ -51,7 +51,7 @@ func spoil(t *testing.T, faults ...*fault) *spoilt {
 	proxy := &httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine" },
 		Transport:      transport,
-		ModifyResponse: func(r *http.Response) error { return edited(r) },
+		ModifyResponse: edited,
 		FlushInterval:  -1,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
