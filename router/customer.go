@@ -57,52 +57,61 @@ type pass struct {
 // visitor handles a request that was let in.
 type visitor func(w http.ResponseWriter, r *http.Request, v visit) error
 
-// letIn checks a request of a customer in the order of S2-010.
+// letIn lets those in who may, and says in the words of customers what keeps the service itself from answering (S2-023, S2-065).
 func (s *server) letIn(p pass, do visitor) handler {
 	return func(w http.ResponseWriter, r *http.Request, _ Caller) error {
-		org, sandboxID, err := named(r)
-		if err != nil {
-			return err
+		v, err := s.admit(w, r, p)
+		if err == nil {
+			err = do(w, r, v)
 		}
-		if p.form != nil {
-			if err := p.form(r); err != nil {
-				return err
-			}
+		if p := asProblem(err); p != nil && p.fault {
+			return faultOf(err)
 		}
-		v := visit{org: org}
-		who, err := s.customer(r)
-		if errors.Is(err, errNoCredential) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			return unauthorized("A valid customer access token or workspace API key is required as a bearer")
-		}
-		if err != nil {
-			return err
-		}
-		if who.org != org {
-			return forbidden("The credential is not of this tenant")
-		}
-		v.id, v.name = who.id, who.name
-		v.box, err = s.Store.Sandbox(r.Context(), org, sandboxID)
-		unknown := errors.Is(err, models.ErrNotFound)
-		if err != nil && !unknown {
-			return err
-		}
-		owner := uuid.Nil
-		if !unknown {
-			owner = v.box.UserID
-		}
-		mayRead := who.may(customer.ReadSandboxes, owner)
-		v.mayWrite = who.may(customer.WriteSandboxes, owner)
-		switch {
-		case p.write && !v.mayWrite:
-			return forbidden("The credential lacks the permission " + customer.WriteSandboxes)
-		case !mayRead && !v.mayWrite:
-			return forbidden("The credential lacks the permission " + customer.ReadSandboxes)
-		case unknown:
-			return sandboxUnknown()
-		}
-		return do(w, r, v)
+		return err
 	}
+}
+
+// admit checks a request of a customer in the order of S2-010.
+func (s *server) admit(w http.ResponseWriter, r *http.Request, p pass) (visit, error) {
+	org, sandboxID, err := named(r)
+	if err == nil && p.form != nil {
+		err = p.form(r)
+	}
+	if err != nil {
+		return visit{}, err
+	}
+	who, err := s.customer(r)
+	if errors.Is(err, errNoCredential) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		return visit{}, unauthorized("A valid customer access token or workspace API key is required as a bearer")
+	}
+	if err != nil {
+		return visit{}, err
+	}
+	if who.org != org {
+		return visit{}, forbidden("The credential is not of this tenant")
+	}
+	v := visit{org: org, id: who.id, name: who.name}
+	v.box, err = s.Store.Sandbox(r.Context(), org, sandboxID)
+	unknown := errors.Is(err, models.ErrNotFound)
+	if err != nil && !unknown {
+		return visit{}, err
+	}
+	owner := uuid.Nil
+	if !unknown {
+		owner = v.box.UserID
+	}
+	mayRead := who.may(customer.ReadSandboxes, owner)
+	v.mayWrite = who.may(customer.WriteSandboxes, owner)
+	switch {
+	case p.write && !v.mayWrite:
+		return visit{}, forbidden("The credential lacks the permission " + customer.WriteSandboxes)
+	case !mayRead && !v.mayWrite:
+		return visit{}, forbidden("The credential lacks the permission " + customer.ReadSandboxes)
+	case unknown:
+		return visit{}, sandboxUnknown()
+	}
+	return v, nil
 }
 
 // named reads the tenant and the sandbox in the path.
@@ -137,14 +146,14 @@ func (s *server) customer(r *http.Request) (client, error) {
 		return s.keyClient(r.Context(), secret)
 	}
 	who, err := s.login(r, false)
-	if p := asProblem(err); p != nil {
-		if p.isRefusal() {
-			return client{}, errNoCredential
-		}
-		return client{}, sandboxesUnavailable("The credential cannot be checked now")
-	}
-	if err != nil {
+	p := asProblem(err)
+	switch {
+	case p == nil && err != nil, p.isRefusal():
 		return client{}, err
+	case p != nil && isUnauthorized(p.status):
+		return client{}, errNoCredential
+	case p != nil:
+		return client{}, sandboxesUnavailable("The credential cannot be checked now")
 	}
 	return client{org: who.OrgID, id: who.UserID, name: who.name(), may: who.grants}, nil
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,7 +148,8 @@ func TestS2_003_S2_004_S2_005_S2_006_S2_011_S2_012_S2_018_S2_030_S2_048_ThePermi
 			{"repository grant", o.key("repositories:write", "repositories:octo/demo"), refused, refused, refused, refused},
 			{"access token of the creator", "tok-alice", fine, fine, fine, fine},
 			{"access token of another who may only see", "tok-bob", fine, refused, refused, fine},
-			{"access token that may nothing", "tok-nobody", none, none, none, none},
+			{"access token that may nothing", "tok-nobody", refused, refused, refused, refused},
+			{"token of a run", o.world.store.MintRunToken(*o.box.RunID, o.world.store.Now().Add(time.Hour)), refused, refused, refused, refused},
 			{"access token of another tenant", "tok-eve", refused, refused, refused, refused},
 			{"all:all of a creator who lost it", demoted, refused, refused, refused, refused},
 		}
@@ -285,6 +288,8 @@ func TestS2_022_S2_023_S2_024_S2_025_WhatKeepsAServerFromStarting(t *testing.T) 
 			{session.ErrNoAgent, "sandbox_agent_unavailable", false},
 			{session.ErrNotRunning, "sandbox_exec_unavailable", true},
 			{customer.ErrStopping, "sandbox_exec_unavailable", true},
+			{models.ErrClosed, "sandboxes_unavailable", true},
+			{syscall.ENOSPC, "sandboxes_unavailable", true},
 		} {
 			o.crew.err = row.err
 			got := o.call(key, "POST", o.path(""), nil)
@@ -383,6 +388,30 @@ func TestS2_051_S2_056_S2_059_S2_073_S2_070_S2_071_TheHeadOfAStream(t *testing.T
 		require.NotEmpty(o.t, got.Header().Get("Retry-After"))
 		o.crew.readErr = session.ErrAhead
 		require.Equal(o.t, http.StatusBadRequest, o.call(key, "GET", o.output(), nil).Code, "S2-059")
+		o.crew.readErr = models.ErrClosed
+		require.Equal(o.t, "sandboxes_unavailable", code(o.call(key, "GET", o.output(), nil)), "S2-065")
+	})
+}
+
+// timed is a writer that remembers until when it may write.
+type timed struct {
+	*httptest.ResponseRecorder
+	until time.Time
+}
+
+func (w *timed) SetWriteDeadline(t time.Time) error {
+	w.until = t
+	return nil
+}
+
+func TestS2_056_S2_068_TheEndOfAStreamHasToBeTakenToo(t *testing.T) {
+	customers(t, func(o *office) {
+		key := o.key("sandboxes:write")
+		o.call(key, "POST", o.path(""), nil).is(http.StatusAccepted)
+		w := &timed{ResponseRecorder: httptest.NewRecorder()}
+		o.handler.ServeHTTP(w, request(o.t, "GET", o.output(), key))
+		require.Equal(o.t, http.StatusOK, w.Code)
+		require.WithinDuration(o.t, time.Now().Add(30*time.Second), w.until, 10*time.Second)
 	})
 }
 

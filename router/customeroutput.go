@@ -96,13 +96,13 @@ func (s *server) agentOutput(w http.ResponseWriter, r *http.Request, v visit) er
 		header.Set("Content-Type", "application/x-ndjson")
 		header.Set("Cache-Control", "no-store")
 		header.Set("X-Accel-Buffering", "no")
-		_ = control.SetWriteDeadline(time.Now().Add(lineWithin)) // not of a test's recorder
+		// It holds for the end of the answer too; the server lifts it afterwards. Not of a test's recorder.
+		_ = control.SetWriteDeadline(time.Now().Add(lineWithin))
 		if _, err := w.Write(lines); err != nil {
 			return fmt.Errorf("send output: %w", err)
 		}
 		return control.Flush()
 	})
-	_ = control.SetWriteDeadline(time.Time{})
 	switch {
 	case r.Context().Err() != nil: // who is gone needs no answer
 		return nil

@@ -126,9 +126,16 @@ func sandboxesUnavailable(message string) error {
 	return unavailable("sandboxes_unavailable", message, 5*time.Second)
 }
 
-// isRefusal reports whether a credential was found to be none, and not that it could not be looked at.
+// faultOf says so of a fault of ours; err is for the log.
+func faultOf(err error) error {
+	p := unavailable("sandboxes_unavailable", "The service cannot do this now: try again", retryFault)
+	p.fault = true
+	return fmt.Errorf("%w: %w", p, err)
+}
+
+// isRefusal reports whether a credential is known, and may not do this, or is shown in a way that makes no sense.
 func (p *problem) isRefusal() bool {
-	return p != nil && (p.status == http.StatusUnauthorized || p.status == http.StatusForbidden || p.status == http.StatusBadRequest)
+	return p != nil && (p.status == http.StatusForbidden || p.status == http.StatusBadRequest)
 }
 
 // sandboxArchived says that a box is gone for good, as everybody wanted.

@@ -175,3 +175,18 @@ func TestS2_034_AStopThatIsAskedForComesBeforeEveryStart(t *testing.T) {
 		require.ErrorIs(t, one.SendStart(t.Context(), queued.ID, token), models.ErrLeaseLost)
 	})
 }
+
+func TestS2_027_ANewSessionIsTheNewestWhateverTheClockSays(t *testing.T) {
+	each(t, func(t *testing.T, clock *modelstest.Clock, one, _ *customer.Store, queued *customer.Session) {
+		for range 8 { // the clock stands, or is behind that of who made the one before
+			clock.Advance(-time.Millisecond)
+			_, err := one.StopSession(t.Context(), queued.SandboxID)
+			require.NoError(t, err)
+			next, err := one.StartSession(t.Context(), queued.OrgID, queued.SandboxID, "key:test")
+			require.NoError(t, err)
+			newest, err := one.NewestSession(t.Context(), queued.SandboxID)
+			require.NoError(t, err)
+			require.Equal(t, next.ID, newest.ID)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package customer
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (s *Store) StartSession(ctx context.Context, orgID, sandboxID uuid.UUID, wh
 			session, err = s.open(ctx, tx, orgID, sandboxID, who)
 			return err
 		})
-		if !errors.Is(err, models.ErrNotFound) { // else the one that was open has ended in between
+		if !errors.Is(err, errRaced) {
 			break
 		}
 	}
@@ -106,27 +107,34 @@ func (s *Store) StartSession(ctx context.Context, orgID, sandboxID uuid.UUID, wh
 	return session, nil
 }
 
-// startTries bounds how often the session that is open may end just when it is looked at.
+// startTries bounds how often another may start a session just when it is found that there is none.
 const startTries = 5
 
-// open returns the open session of a sandbox, made now where there was none. models.ErrNotFound where it has just ended.
+var errRaced = errors.New("another has just started a session")
+
+// open returns the open session of a sandbox, made now where there was none; errRaced where another made one meanwhile. A new
+// one is the newest whatever clock the one before it was made by.
 func (s *Store) open(ctx context.Context, tx bun.IDB, orgID, sandboxID uuid.UUID, who string) (*Session, error) {
-	now := s.core.Now()
+	last, now := new(Session), s.core.Now()
+	switch err := newest(tx, last, sandboxID).Scan(ctx); {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return nil, err
+	case !last.Closed() && last.StopAskedAt != nil:
+		return nil, ErrStopping
+	case !last.Closed():
+		return last, nil
+	case !now.After(last.CreatedAt):
+		now = last.CreatedAt.Add(time.Microsecond)
+	}
 	session := &Session{
 		ID: newSessionID(), SandboxID: sandboxID, OrgID: orgID, CreatedAt: now, CreatedBy: who, UpdatedAt: now, State: Queued,
 	}
 	n, err := changed(tx.NewInsert().Model(session).On("CONFLICT (sandbox_id) WHERE closed_at IS NULL DO NOTHING").Exec(ctx))
-	if err != nil || n == 1 {
-		return session, err
+	if err == nil && n == 0 {
+		err = errRaced
 	}
-	session = new(Session)
-	if err := newest(tx, session, sandboxID).Where("a.closed_at IS NULL").Scan(ctx); err != nil {
-		return nil, missing(err, "open session")
-	}
-	if session.StopAskedAt != nil {
-		return nil, ErrStopping
-	}
-	return session, nil
+	return session, err
 }
 
 func newest(db bun.IDB, session *Session, sandboxID uuid.UUID) *bun.SelectQuery {
