@@ -80,14 +80,18 @@ func (s *Store) Attach(ctx context.Context, boxID, process uuid.UUID, until time
 	return incarnation, err
 }
 
-// RenewAttachments prolongs every attachment of this process until until and records the boxes in them as accessed, so that no box looks
+// RenewAttachments prolongs the attachments of this process to boxes until until and records these as accessed, so that none looks
 // unused for as long as its attachment was held if this process dies.
-func (s *Store) RenewAttachments(ctx context.Context, process uuid.UUID, until time.Time) error {
+func (s *Store) RenewAttachments(ctx context.Context, process uuid.UUID, boxes []uuid.UUID, until time.Time) error {
+	if len(boxes) == 0 {
+		return nil
+	}
 	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		// Boxes before attachments, as everywhere, and those that somebody has locked are in use anyway.
 		held := tx.NewSelect().Model((*Sandbox)(nil)).Column("s.id").
 			Join("JOIN sandbox_attachments AS t ON t.sandbox_id = s.id").
 			Where("t.process = ?", process).
+			Where("t.sandbox_id IN (?)", bun.List(boxes)).
 			Where("t.awake_epoch >= s.awake_epoch").
 			Where("s.desired <> ?", WantDeleted).
 			OrderExpr("s.id")
@@ -99,7 +103,10 @@ func (s *Store) RenewAttachments(ctx context.Context, process uuid.UUID, until t
 		if err != nil {
 			return fmt.Errorf("touch attached boxes: %w", err)
 		}
-		_, err = tx.NewUpdate().Model((*attachment)(nil)).Set("until = ?", until).Where("process = ?", process).Exec(ctx)
+		_, err = tx.NewUpdate().Model((*attachment)(nil)).Set("until = ?", until).
+			Where("process = ?", process).
+			Where("sandbox_id IN (?)", bun.List(boxes)).
+			Exec(ctx)
 		if err != nil {
 			return fmt.Errorf("renew attachments: %w", err)
 		}

@@ -161,8 +161,9 @@ func (a *Access) release(boxID uuid.UUID, h *hold) {
 	ctx, cancel := context.WithTimeout(context.Background(), recordWithin)
 	defer cancel()
 	waiting, err := a.Store.Detach(ctx, boxID, a.process, h.incarnation, leftAt)
-	if err != nil {
-		a.Log.WarnContext(ctx, "attachment not removed; it runs out by itself", "workspace_id", boxID, "error", err)
+	if err != nil { // tried again like one that lingers for too long
+		a.Log.WarnContext(ctx, "attachment not removed yet", "workspace_id", boxID, "error", err)
+		return
 	}
 	if waiting != nil {
 		a.Wake(*waiting)
@@ -186,35 +187,35 @@ func (a *Access) keep() {
 			return
 		case <-ticks.C:
 		}
-		held, unused := a.held()
+		used, unused := a.held()
+		if len(used) == 0 || time.Since(renewed) >= attachRenew && a.renew(used) == nil {
+			renewed = time.Now()
+		}
 		for boxID, h := range unused {
 			a.release(boxID, h)
-		}
-		if held == 0 {
-			renewed = time.Now()
-		} else if time.Since(renewed) >= attachRenew && a.renew() == nil {
-			renewed = time.Now()
 		}
 	}
 }
 
-// held counts the holds, and returns those that linger for too long.
-func (a *Access) held() (all int, unused map[uuid.UUID]*hold) {
+// held returns the boxes that are held, and the holds that linger for too long.
+func (a *Access) held() (used []uuid.UUID, unused map[uuid.UUID]*hold) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unused = map[uuid.UUID]*hold{}
 	for boxID, h := range a.holds {
 		if h.users == 0 && time.Since(h.left) >= lingerFor {
 			unused[boxID] = h
+		} else {
+			used = append(used, boxID)
 		}
 	}
-	return len(a.holds), unused
+	return used, unused
 }
 
-func (a *Access) renew() error {
+func (a *Access) renew(boxes []uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(a.running, recordWithin)
 	defer cancel()
-	err := a.Store.RenewAttachments(ctx, a.process, a.Store.Now().Add(attachFor))
+	err := a.Store.RenewAttachments(ctx, a.process, boxes, a.Store.Now().Add(attachFor))
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.Log.WarnContext(ctx, "attachments not renewed", "error", err)
 	}

@@ -205,3 +205,20 @@ func TestS3_021_S3_022_S3_024_AccessAndEvictionRace(t *testing.T) {
 		require.Zero(r, r.rows())
 	})
 }
+
+// Fault: the database refuses while the last one leaves. The row is not forgotten, or it would be renewed for ever.
+func TestD12_AnAttachmentThatCouldNotBeRemovedIsRemovedLater(t *testing.T) {
+	one(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+		_, box := r.running()
+		a := r.entrance()
+		detach, err := a.Attach(r.Context(), box.ID)
+		require.NoError(r, err)
+		_, err = r.raw().NewRaw("ALTER TABLE sandbox_attachments RENAME TO hidden").Exec(r.Context())
+		require.NoError(r, err)
+		detach()
+		_, err = r.raw().NewRaw("ALTER TABLE hidden RENAME TO sandbox_attachments").Exec(r.Context())
+		require.NoError(r, err)
+		require.Equal(r, 1, r.rows())
+		require.Eventually(r, func() bool { return r.rows() == 0 }, 20*time.Second, 10*time.Millisecond)
+	})
+}
