@@ -24,8 +24,8 @@ type Claim struct {
 	Box        *Sandbox // with identities
 	Run        *Run     // nil when the box has none
 	Newest     bool     // the box is its run's newest
-	KeepAlive  bool     // of the automation
-	AttachedAt bool     // a live attachment exists
+	KeepAlive  bool     // of the automation; false where the box is ordered deleted, which nothing holds up
+	AttachedAt bool     // a live attachment exists; false where the box is ordered deleted
 	Token      uuid.UUID
 	Generation int64
 	Now        time.Time
@@ -85,9 +85,11 @@ func (s *Store) claimable(db bun.IDB, p Place, now time.Time) *bun.SelectQuery {
 		Column("s.id").
 		Where("s.backend = ? AND s.location = ?", p.Backend, p.Location).
 		Where("s.next_step_at <= ?", now).
-		Where("s.lease_until IS NULL OR s.lease_until <= ?", now).
-		OrderExpr("s.next_step_at, s.id")
-	return s.lock(q, "UPDATE SKIP LOCKED")
+		Where("s.lease_until IS NULL OR s.lease_until <= ?", now)
+	if s.dialect == SQLite { // of equal times the row made first: the index has them so, and no batch is read to sort it
+		return q.OrderExpr("s.next_step_at, s.rowid")
+	}
+	return s.lock(q.OrderExpr("s.next_step_at, s.id"), "UPDATE SKIP LOCKED")
 }
 
 // claims reads what steps are decided on: runs, automations, identities and attachments, one statement each.
@@ -102,11 +104,12 @@ func (s *Store) claims(ctx context.Context, db bun.IDB, boxes []*Sandbox, now ti
 	if err != nil {
 		return nil, err
 	}
-	keepAlive, err := keepAliveOf(ctx, db, boxes)
+	staying := slices.DeleteFunc(slices.Clone(boxes), func(b *Sandbox) bool { return b.Desired == WantDeleted })
+	keepAlive, err := keepAliveOf(ctx, db, staying) // neither holds a delete up
 	if err != nil {
 		return nil, err
 	}
-	attached, err := attachedOf(ctx, db, boxIDs(boxes), now)
+	attached, err := attachedOf(ctx, db, boxIDs(staying), now)
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +190,9 @@ func (s *Store) NextStepAt(ctx context.Context, p Place) (*time.Time, error) {
 	var rows []*Sandbox
 	if err := nextUnleased(s.db, p, now).Scan(ctx, &rows); err != nil {
 		return nil, fmt.Errorf("look for the next step of %s: %w", p.Backend, err)
+	}
+	if len(rows) > 0 && !rows[0].NextStepAt.After(now) {
+		return rows[0].NextStepAt, nil // work is due: nothing else matters
 	}
 	var leased []*Sandbox
 	if err := leasedSteps(s.db, p, now).Scan(ctx, &leased); err != nil {

@@ -55,6 +55,7 @@ func TestAClaimBringsWhatAStepIsDecidedOn(t *testing.T) {
 			f.Box.Identities = append(f.Box.Identities, &models.Identity{
 				Kind: models.IdentitySnapshot, ProviderID: "snap-1", SeenAt: now.Add(-time.Second), GoneAt: ptr(now),
 			})
+			f.Box.Desired = models.WantSuspended
 		})
 		old := older(t, s, full, func(b *models.Sandbox) { b.NextStepAt = ptr(now.Add(-2 * time.Minute)) })
 		alone := seed(t, s, work(now.Add(-time.Minute)), func(f *seeded) { f.Run = nil })
@@ -74,6 +75,11 @@ func TestAClaimBringsWhatAStepIsDecidedOn(t *testing.T) {
 		require.Len(t, claims[0].Box.Identities, 2)
 		require.Equal(t, "sbx-1", claims[0].Box.Identities[0].ProviderID, "oldest first")
 		require.Len(t, claims[0].Box.Open(), 1)
+
+		modelstest.Set(t, s, full.Box, "desired = ?, lease_until = NULL", models.WantDeleted)
+		again := claim(t, s)
+		require.Equal(t, full.Run.ID, again.Run.ID)
+		require.False(t, again.KeepAlive || again.AttachedAt, "neither holds a delete up: they are not read")
 
 		require.False(t, claims[1].Newest)
 		require.False(t, claims[1].AttachedAt)

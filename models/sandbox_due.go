@@ -17,17 +17,23 @@ var terminalStatuses = []RunStatus{RunCompleted, RunFailed, RunCancelled, RunSki
 // OrderDue orders deleted, in one bounded transaction, up to limit boxes of runs that are terminal, whose stamp is <= now,
 // whose newest box is not ordered deleted, not kept, in one of places, and not attached (an attachment holds for at most
 // hold past the stamp, which does not move). It locks run, then box, then checks attachments. It takes no lease. It returns
-// the ids ordered, the longest overdue first.
+// the ids ordered, the longest overdue first. The pass after a full one goes on where that one ended, so that a backlog is read
+// once and not anew with every pass; one that is not full makes the next begin at the start.
 func (s *Store) OrderDue(ctx context.Context, places []Place, limit int, hold time.Duration) ([]uuid.UUID, error) {
 	if len(places) == 0 || limit <= 0 {
 		return nil, nil
 	}
 	var ordered []uuid.UUID
+	var due []dueBox
+	from := s.sweptTo.Load()
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
-		ordered = nil
+		ordered, due = nil, nil
 		now := s.Now()
-		var due []dueBox
-		if err := s.lock(dueBoxes(tx, places, now, hold), "UPDATE OF r SKIP LOCKED").Limit(int64(limit)).Scan(ctx, &due); err != nil {
+		q := dueBoxes(tx, places, now, hold)
+		if from != nil {
+			q = q.Where("r.sandbox_cleanup_due_at >= ?", *from)
+		}
+		if err := s.lock(q, "UPDATE OF r SKIP LOCKED").Limit(int64(limit)).Scan(ctx, &due); err != nil {
 			return fmt.Errorf("look for due boxes: %w", err)
 		}
 		ids, err := s.stillDueTx(ctx, tx, due, now)
@@ -53,6 +59,10 @@ func (s *Store) OrderDue(ctx context.Context, places []Place, limit int, hold ti
 		}
 		return nil
 	})
+	s.sweptTo.Store(nil)
+	if err == nil && len(due) == limit {
+		s.sweptTo.Store(&due[limit-1].DueAt)
+	}
 	return ordered, err
 }
 

@@ -185,6 +185,18 @@ func (s *Store) lockedRunOf(ctx context.Context, tx bun.IDB, boxID uuid.UUID) (*
 	return run, nil
 }
 
+// holdRunOf locks the run of a box without reading it; SQLite's writer is alone and needs no statement for that.
+func (s *Store) holdRunOf(ctx context.Context, tx bun.IDB, boxID uuid.UUID) error {
+	if s.dialect == SQLite {
+		return nil
+	}
+	q := tx.NewSelect().Model((*Run)(nil)).ColumnExpr("1").Where("r.id = (SELECT s.run_id FROM sandboxes AS s WHERE s.id = ?)", boxID)
+	if _, err := s.lock(q, "UPDATE").Exec(ctx); err != nil {
+		return fmt.Errorf("lock the run of box %s: %w", boxID, err)
+	}
+	return nil
+}
+
 // lockedBox locks and returns a box that is not ordered deleted; ErrDeletionOrdered, ErrNotFound.
 func (s *Store) lockedBox(ctx context.Context, tx bun.IDB, boxID uuid.UUID) (*Sandbox, error) {
 	box := new(Sandbox)

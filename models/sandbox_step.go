@@ -72,7 +72,7 @@ var stepColumns = []string{
 func (s *Store) RecordStep(ctx context.Context, st Step) (changed bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		if st.ClearStamp {
-			if _, err := s.lockedRunOf(ctx, tx, st.BoxID); err != nil {
+			if err := s.holdRunOf(ctx, tx, st.BoxID); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,6 +57,8 @@ type store struct {
 	keys    []key
 	disable DisableRules
 	tell    func(RunEnd) // nil: nobody
+
+	sweptTo atomic.Pointer[time.Time] // the stamp at which the last pass of OrderDue ended, where it was full
 }
 
 // Dialect names the engine behind a Store.
