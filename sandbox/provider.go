@@ -408,6 +408,7 @@ func (w *work) deleted(step models.Step, reason string) (models.Step, bool, erro
 	}
 	w.Deletes(b, before)
 	answered(&step)
+	step.ClearStamp = true // also where somebody else deleted it, and no call of ours was needed
 	w.sees(&step, models.SeenDeleted)
 	w.done(&step, w.event("deleted", "ok", reason))
 	if tried(b, StepLost) {

@@ -94,6 +94,13 @@ func (c *calls) Fail(method string, errs ...error) {
 	put(&c.once, method, append(c.once[method], errs...))
 }
 
+// Forgive takes back what Fail has set for a method and no call has met yet.
+func (c *calls) Forgive(method string) {
+	c.faultMu.Lock()
+	defer c.faultMu.Unlock()
+	put(&c.once, method, nil)
+}
+
 // FailAlways lets every call of a method fail without effect; a nil err ends it.
 func (c *calls) FailAlways(method string, err error) {
 	c.faultMu.Lock()
