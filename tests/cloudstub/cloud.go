@@ -199,7 +199,7 @@ func (s *Stub) create(w http.ResponseWriter, user string) {
 func (s *Stub) add(user string) *Sandbox {
 	id := fmt.Sprintf("sbx-%05d-%08x", len(s.boxes)+1, time.Now().UnixNano()&0xffffffff)
 	b := &Sandbox{ID: id, Owner: user, Status: "STARTING", CreatedAt: time.Now(), uploads: map[string][]byte{}}
-	s.boxes = append(s.boxes, b)
+	s.keep(b)
 	return b
 }
 

@@ -20,12 +20,16 @@ func (s *Stub) serve(w http.ResponseWriter, r *http.Request) {
 		call.Body = string(body)
 	}
 	s.mu.Lock()
+	latency := s.latency
 	fault, fails := s.always[op]
 	if queue := s.faults[op]; len(queue) > 0 {
 		fault, fails = queue[0], true
 		s.faults[op] = queue[1:]
 	}
 	s.mu.Unlock()
+	if latency > 0 {
+		<-time.After(latency)
+	}
 	answer := httptest.NewRecorder()
 	if !fails || fault.Done {
 		s.work(answer, r, op, id)

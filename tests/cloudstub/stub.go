@@ -103,6 +103,8 @@ type Stub struct {
 	keys     map[string]string // minted key → user id
 	minted   int
 	boxes    []*Sandbox
+	byID     map[string]*Sandbox
+	latency  time.Duration
 	local    *Sandbox // the one agent server of local mode
 	calls    []Call
 	faults   map[string][]Fault
@@ -118,7 +120,7 @@ type Stub struct {
 func New(tb testing.TB) *Stub {
 	tb.Helper()
 	s := &Stub{
-		stop: make(chan struct{}), change: make(chan struct{}), keys: map[string]string{}, faults: map[string][]Fault{},
+		stop: make(chan struct{}), change: make(chan struct{}), keys: map[string]string{}, byID: map[string]*Sandbox{}, faults: map[string][]Fault{},
 		always: map[string]Fault{}, left: map[string]bool{},
 	}
 	s.local = &Sandbox{ID: "local", Status: "RUNNING", Key: "agent-secret", uploads: map[string][]byte{}}
@@ -255,12 +257,24 @@ func (s *Stub) box(id string) *Sandbox {
 	if id == "local" {
 		return s.local
 	}
-	i := slices.IndexFunc(s.boxes, func(b *Sandbox) bool { return b.ID == id })
-	if i < 0 {
-		return nil
-	}
-	return s.boxes[i]
+	return s.byID[id]
 }
+
+// keep remembers a new sandbox.
+func (s *Stub) keep(b *Sandbox) {
+	s.boxes = append(s.boxes, b)
+	s.byID[b.ID] = b
+}
+
+// Put makes a sandbox of a user under an id, in a state, that nobody asked for.
+func (s *Stub) Put(id, owner, status string) {
+	s.locked(func() {
+		s.keep(&Sandbox{ID: id, Owner: owner, Status: status, CreatedAt: time.Now(), uploads: map[string][]byte{}})
+	})
+}
+
+// Latency lets every answer take that long.
+func (s *Stub) Latency(d time.Duration) { s.locked(func() { s.latency = d }) }
 
 // Alive lists the sandboxes that exist.
 func (s *Stub) Alive() []string {
