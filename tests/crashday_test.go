@@ -46,10 +46,10 @@ var dayEvery = []int{5, 5, 10, 10, 15, 20, 30, 60}
 // day is a world whose hours pass.
 type day struct {
 	*world
-	stub    *cloudstub.Stub
-	acted   map[string]bool // boxes whose command has done what it does
-	moves   []time.Time     // when the clock was moved, a step each
-	lasted  time.Duration   // with the time that the test itself took
+	stub   *cloudstub.Stub
+	acted  map[string]bool // boxes whose command has done what it does
+	moves  []time.Time     // when the clock was moved, a step each
+	lasted time.Duration   // with the time that the test itself took
 }
 
 func newDay(t *testing.T, replicas int, database []string) *day {
