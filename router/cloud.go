@@ -109,6 +109,9 @@ func (c *Cloud) PermissionsNow(ctx context.Context, key string, orgID uuid.UUID)
 		return nil, nil
 	}
 	who, err := callerOf(status, body, cred)
+	if who.OrgID != orgID { // what is known of another organization says nothing of this one
+		return nil, err
+	}
 	return who.Permissions, err
 }
 

@@ -197,3 +197,18 @@ func TestARateLimitThatPassesIsNotSeen(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, stub.Calls("users_me"), 3)
 }
+
+func TestS2_006_WhatAUserMayInAnotherOrganizationIsNothing(t *testing.T) {
+	stub := cloudstub.New(t)
+	check := newCheck(t, stub.URL)
+	may, err := check.PermissionsNow(t.Context(), "tok-alice", uuid.MustParse(cloudstub.Org))
+	require.NoError(t, err)
+	require.Equal(t, []string{"view_automations", "manage_automations"}, may)
+	may, err = check.PermissionsNow(t.Context(), "tok-unknown", uuid.MustParse(cloudstub.Org))
+	require.NoError(t, err)
+	require.Empty(t, may)
+	stub.FailAlways("users_me", cloudstub.Fault{Body: `{"id":"` + cloudstub.Alice + `","org_id":"` + cloudstub.Org + `","permissions":["view_automations"]}`})
+	may, err = check.PermissionsNow(t.Context(), "tok-alice", uuid.New())
+	require.NoError(t, err)
+	require.Empty(t, may, "Cloud told of the organization that the user is in now")
+}

@@ -75,23 +75,34 @@ func (a Agent) conversationRuns(ctx context.Context) (bool, error) {
 	return err == nil && len(page.Items) > 0 && page.Items[0].ExecutionStatus == "running", err
 }
 
-// commandRuns reports whether any of the newest commands, of those whose time is not over, has not exited.
+// commandPages bounds how many hundreds of commands are looked through, newest first.
+const commandPages = 20
+
+// commandRuns reports whether any command, of those whose time is not over, has not exited. One that runs for long, as the
+// server of a customer does, may lie behind many that came after it.
 func (a Agent) commandRuns(ctx context.Context, now time.Time) (bool, error) {
-	commands, _, err := a.bashEvents(ctx, url.Values{"kind__eq": {"BashCommand"}, "sort_order": {"TIMESTAMP_DESC"}, "limit": {"100"}})
-	if err != nil {
-		return false, err
-	}
-	for _, c := range commands {
-		if c.over(now) {
-			continue
-		}
-		out, err := a.LastOutput(ctx, c.ID)
+	query := url.Values{"kind__eq": {"BashCommand"}, "sort_order": {"TIMESTAMP_DESC"}, "limit": {"100"}}
+	for range commandPages {
+		commands, next, err := a.bashEvents(ctx, query)
 		if err != nil {
 			return false, err
 		}
-		if out.ExitCode == nil {
-			return true, nil
+		for _, c := range commands {
+			if c.over(now) {
+				continue
+			}
+			out, err := a.LastOutput(ctx, c.ID)
+			if err != nil {
+				return false, err
+			}
+			if out.ExitCode == nil {
+				return true, nil
+			}
 		}
+		if next == "" {
+			break
+		}
+		query.Set("page_id", next)
 	}
 	return false, nil
 }
