@@ -30,6 +30,11 @@ type following struct {
 	raw   bool
 }
 
+// errUnwritten means that standard output takes no more: there is no use in reading on.
+var errUnwritten = errors.New("output cannot be written")
+
+var errSentAway = errors.New("it ended at once")
+
 // agentLine is one line of the output.
 type agentLine struct {
 	frame
@@ -45,7 +50,7 @@ func (f *following) run(ctx context.Context, follow bool) error {
 		f.id = id
 	}
 	for wait := firstRetry; ; {
-		before := f.after
+		before, began := f.after, time.Now()
 		over, err := f.read(ctx, follow)
 		var refused *apiError
 		switch {
@@ -55,11 +60,13 @@ func (f *following) run(ctx context.Context, follow bool) error {
 			return nil
 		case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
 			return err
-		case err != nil && !follow:
+		case err != nil && !follow, errors.Is(err, errUnwritten):
 			return err
-		case err == nil: // sent away in order
+		case err == nil && (f.after > before || time.Since(began) > firstRetry): // sent away in order
 			wait = firstRetry
 			continue
+		case err == nil: // again and again, by a service that stops
+			err = errSentAway
 		}
 		if f.after > before {
 			wait = firstRetry
@@ -125,8 +132,7 @@ func (f *following) show(line agentLine, text []byte) (over bool, err error) {
 	}
 	over = line.Type == "exit"
 	if f.raw {
-		_, err = f.io.Out.Write(append(text, '\n'))
-		return over, err
+		return over, f.write(append(text, '\n'))
 	}
 	switch {
 	case line.Type == "gap":
@@ -136,6 +142,12 @@ func (f *following) show(line agentLine, text []byte) (over bool, err error) {
 	case over:
 		f.done("%s", line.Reason)
 	}
-	_, err = f.io.Out.Write(line.Data)
-	return over, err
+	return over, f.write(line.Data)
+}
+
+func (f *following) write(data []byte) error {
+	if _, err := f.io.Out.Write(data); err != nil {
+		return fmt.Errorf("%w: %w", errUnwritten, err)
+	}
+	return nil
 }
