@@ -135,7 +135,7 @@ func TestS0_044_S0_048_S0_052_S0_072_S0_073_S1_049_TheHistoryOutlivesTheBox(t *t
 		require.Nil(t, s.call(http.MethodGet, box, nil, http.StatusOK).get("needs_attention"))
 		require.NoDirExists(t, filepath.Join(s.data, "boxes", run.text("sandbox", "id")))
 		status, _ := s.try(http.MethodPost, box+"/proxy/api/conversations/"+conversationID+"/events", object{"role": "user"})
-		require.Equal(t, http.StatusConflict, status, "S0-044: nothing can be prompted any more")
+		require.Equal(t, http.StatusGone, status, "S0-044: nothing can be prompted any more, as in an archived conversation")
 		files := exported(s, box)
 		require.Equal(t, 3, eventsIn(files), "%v", files)
 		for name, content := range files {
