@@ -363,7 +363,7 @@ func TestBR_01_VolumeTwoProcessesDelete200DueBoxesOnceEach(t *testing.T) {
 	for range dueBoxes {
 		run, box := r.running(func(run *models.Run, b *models.Sandbox) {
 			run.Status, run.CompletedAt, run.CleanupDueAt = models.RunCompleted, &past, &past
-			b.Desired, b.Observed, b.OutputEpoch = models.WantSuspended, models.SeenSuspended, 1
+			b.Desired, b.Observed, b.OutputEpoch, b.ExportedEpoch = models.WantSuspended, models.SeenSuspended, 1, 1
 		})
 		ids = append(ids, box.ID)
 		r.fake.IdlePause(box.ID)
