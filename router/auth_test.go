@@ -18,7 +18,10 @@ import (
 func routes(t *testing.T, h http.Handler, each func(method, path string)) {
 	t.Helper()
 	require.NoError(t, chi.Walk(h.(chi.Routes), func(method, path string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
-		path = strings.ReplaceAll(strings.ReplaceAll(path, "{id}", uuid.NewString()), "/*", "/x")
+		path = strings.NewReplacer("{id}", uuid.NewString(), "{tenantId}", org.String(), "{sandboxId}", uuid.NewString(), "/*", "/x").Replace(path)
+		if strings.HasSuffix(path, "/agent/output") {
+			path += "?session_id=sxe_000000000000000000000000" // its form is checked before the login (S2-010)
+		}
 		each(method, path)
 		return nil
 	}))
@@ -45,7 +48,7 @@ func TestS0_156_RoutesAnswerOnlyBehindTheLogin(t *testing.T) {
 				routes(t, w.handler, func(method, path string) {
 					n++
 					for _, as := range []string{"", "wrong", " "} {
-						got := w.call(as, method, path, nil)
+						got := w.call(as, method, path, nil, "Upgrade", "automation-relay")
 						if probe(path) {
 							require.Equal(t, http.StatusOK, got.Code, "%s %s", method, path)
 						} else {
@@ -105,7 +108,7 @@ func TestRunTokenIsGoodForItsOwnRunOnly(t *testing.T) {
 		token := w.store.MintRunToken(mine.ID, w.store.Now().Add(time.Hour))
 
 		routes(t, w.handler, func(method, path string) {
-			if strings.HasSuffix(path, "/complete") || strings.HasSuffix(path, "/phase") || probe(path) {
+			if strings.HasSuffix(path, "/complete") || strings.HasSuffix(path, "/phase") || strings.HasSuffix(path, "/relay") || probe(path) {
 				return
 			}
 			require.Equal(t, 403, w.call(token, method, path, nil).Code, "%s %s", method, path)
@@ -129,7 +132,10 @@ func TestTwoOrganizationsSeeNothingOfEachOther(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		a := w.automation()
 		run, box := w.running(a)
-		known := map[string]string{"": a.ID.String(), "runs/": run.ID.String(), "sandboxes/": box.ID.String(), "uploads/": uuid.NewString()}
+		key := w.call("tok-alice", "POST", "keys", map[string]any{"name": "k", "permissions": []string{"all:all"}}).is(201)
+		known := map[string]string{
+			"": a.ID.String(), "runs/": run.ID.String(), "sandboxes/": box.ID.String(), "uploads/": uuid.NewString(), "keys/": key["id"].(string),
+		}
 		routes(t, w.handler, func(method, path string) {
 			rest, below := strings.CutPrefix(path, base+"/v1/")
 			if !below || probe(path) || strings.Contains(rest, "/complete") || strings.Contains(rest, "/phase") || strings.Contains(rest, "/cancel") {
@@ -157,6 +163,8 @@ func TestTwoOrganizationsSeeNothingOfEachOther(t *testing.T) {
 				body = map[string]any{"name": "taken"}
 			case tail == "/extend":
 				body = map[string]any{"seconds": 60}
+			case tail == "/agent-feature":
+				body = map[string]any{"enabled": true}
 			case method == "DELETE" && kind == "sandboxes/":
 				tail += "?confirm=history-will-be-lost"
 			}
@@ -165,9 +173,10 @@ func TestTwoOrganizationsSeeNothingOfEachOther(t *testing.T) {
 			require.Equal(t, 404, foreign.Code, "%s %s", method, path)
 			require.Equal(t, withoutRequestID(absent), withoutRequestID(foreign), "%s %s", method, path)
 		})
-		for _, list := range []string{"", "runs", "sandboxes", "uploads"} {
+		for _, list := range []string{"", "runs", "sandboxes", "uploads", "keys"} {
 			require.EqualValues(t, 0, w.call("tok-eve", "GET", strings.TrimSuffix(base+"/v1/"+list, "/"), nil).is(200)["total"], list)
 		}
+		require.Nil(t, w.call("tok-alice", "GET", "keys", nil).is(200)["keys"].([]any)[0].(map[string]any)["revoked_at"])
 		require.Equal(t, "nightly", must(w.store.Automation(t.Context(), org, a.ID)).Name)
 		require.Equal(t, "RUNNING", string(w.run(run.ID).Status))
 		require.EqualValues(t, 1, w.box(box.ID).Generation)

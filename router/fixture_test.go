@@ -23,6 +23,7 @@ import (
 
 	"automation/config"
 	"automation/models"
+	"automation/models/customer"
 	"automation/models/modelstest"
 	"automation/router"
 	"automation/sandbox"
@@ -231,7 +232,8 @@ func newWorld(t *testing.T, s *models.Store, clock *modelstest.Clock, edit ...fu
 			Dispatch: func() { w.dispatches.Add(1) }, Schedule: func() { w.schedules.Add(1) },
 			Settle: func() { w.settles.Add(1) }, Janitor: func() { w.janitors.Add(1) },
 		},
-		Settings: sandbox.Settings{CleanupDelay: delay},
+		Customers: router.Customers{Store: customer.New(s), Agents: &crew{store: customer.New(s)}},
+		Settings:  sandbox.Settings{CleanupDelay: delay},
 		Runtimes: router.Runtimes{
 			Place: models.Place{Backend: modelstest.Backend}, Workspace: func(path string) (string, error) { return path, nil },
 		},

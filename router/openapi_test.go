@@ -41,6 +41,9 @@ type operation struct {
 	answer       map[string]any // schema; nil: no JSON
 }
 
+// ofCustomers reports whether a path is one of the public routes, which lie at the root and have tests of their own.
+func ofCustomers(path string) bool { return strings.HasPrefix(path, "/v1/customer/") }
+
 func object(v any) map[string]any { o, _ := v.(map[string]any); return o }
 
 func (s spec) operations() []operation {
@@ -48,6 +51,9 @@ func (s spec) operations() []operation {
 	for path, methods := range object(s.root["paths"]) {
 		for method, v := range object(methods) {
 			o := object(v)
+			if method == "servers" { // of a path that lies elsewhere
+				continue
+			}
 			op := operation{method: strings.ToUpper(method), path: path, about: o["tags"].([]any)[0].(string)}
 			security, given := o["security"].([]any)
 			op.open = given && len(security) == 0
@@ -111,6 +117,10 @@ func TestTheDocumentAndTheRoutesAreTheSame(t *testing.T) {
 		s := w.spec()
 		for path, methods := range object(s.root["paths"]) {
 			for method, o := range object(methods) {
+				if method == "servers" {
+					require.True(t, ofCustomers(path))
+					continue
+				}
 				documented[strings.ToUpper(method)+" "+path] = true
 				name := object(o)["operationId"].(string)
 				require.False(t, names[name], "%s twice", name)
@@ -228,12 +238,15 @@ func (w *world) things() things {
 	foreignRun, foreignBox := w.running(theirs)
 	checkout := w.conversation(func(r *models.Runtime) { r.Workspace = "/srv/checkouts/project" })
 	foreignTalk := w.conversation(func(r *models.Runtime) { r.OrgID, r.UserID = otherOrg, eve })
+	key := func(as string) string {
+		return w.call(as, "POST", "keys", map[string]any{"name": "k", "permissions": []string{"all:all"}}).is(201)["id"].(string)
+	}
 	sweep := func(as string) string { return w.call(as, "POST", "sweeps/plan", nil).is(201)["id"].(string) }
 	return things{
 		mine: map[string]string{"automation": mine.ID.String(), "run": run.ID.String(), "sandbox": rested.ID.String(),
-			"upload": upload("tok-alice"), "sweep": sweep("tok-alice"), "runtime": checkout.ConversationID.String()},
+			"upload": upload("tok-alice"), "sweep": sweep("tok-alice"), "key": key("tok-alice"), "tenant": org.String(), "runtime": checkout.ConversationID.String()},
 		foreign: map[string]string{"automation": theirs.ID.String(), "run": foreignRun.ID.String(), "sandbox": foreignBox.ID.String(),
-			"upload": upload("tok-eve"), "sweep": sweep("tok-eve"), "runtime": foreignTalk.ConversationID.String()},
+			"upload": upload("tok-eve"), "sweep": sweep("tok-eve"), "key": key("tok-eve"), "tenant": otherOrg.String(), "runtime": foreignTalk.ConversationID.String()},
 	}
 }
 
@@ -247,7 +260,7 @@ func TestAnswersAreWhatTheDocumentSays(t *testing.T) {
 		checked := 0
 		for _, last := range []bool{false, true} { // what deletes comes last
 			for _, op := range s.operations() {
-				if op.answer == nil || strings.Contains(op.path, "reclaim") || strings.Contains(op.path, "telemetry") || (op.method == "DELETE" || strings.HasSuffix(op.path, "cancel")) != last {
+				if op.answer == nil || ofCustomers(op.path) || strings.Contains(op.path, "reclaim") || strings.HasSuffix(op.path, "/export") || strings.Contains(op.path, "telemetry") || (op.method == "DELETE" || strings.HasSuffix(op.path, "cancel")) != last {
 					continue
 				}
 				id := have.mine[op.about]

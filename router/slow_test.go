@@ -55,7 +55,7 @@ func TestASlowBodyIsGivenUpOnEveryRoute(t *testing.T) {
 		front, have, tried := w.front(), w.things(), 0
 		before := w.rows()
 		for _, op := range w.spec().operations() {
-			if op.body == nil && op.raw == "" || strings.Contains(op.path, "/proxy") && op.method != "POST" {
+			if ofCustomers(op.path) || op.body == nil && op.raw == "" || strings.Contains(op.path, "/proxy") && op.method != "POST" {
 				continue
 			}
 			kind, query := "application/json", ""
