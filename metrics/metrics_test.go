@@ -320,6 +320,7 @@ func TestTheStateIsReadOnceInAWhileAndNotShownWhenItCannotBe(t *testing.T) {
 			return models.Census{
 				Runs:     map[models.RunStatus]int{models.RunFailed: reads},
 				Boxes:    []models.BoxCount{{Backend: "near", Observed: models.SeenSuspended, Kept: true, N: 2, Orphans: 1}},
+				Held:     map[models.BoxState]int64{{Backend: "near", Observed: models.SeenSuspended}: 4096},
 				Cleanups: map[string]models.Cleanup{"near": {Pending: 3, Overdue: 2, OldestOverdue: time.Hour}}, Migration: 5, Dirty: true,
 			}, away
 		})
@@ -327,6 +328,8 @@ func TestTheStateIsReadOnceInAWhileAndNotShownWhenItCannotBe(t *testing.T) {
 			require.InDelta(t, 1, value(t, m, "automation_runs", "status=failed"), 0)
 		}
 		require.InDelta(t, 2, value(t, m, "automation_sandboxes", "kept=true", "provider=near", "state=suspended"), 0)
+		require.InDelta(t, 4096, value(t, m, "automation_sandbox_storage_bytes", "provider=near", "state=suspended"), 0)
+		require.InDelta(t, 0, value(t, m, "automation_sandbox_storage_bytes", "provider=near", "state=running"), 0)
 		require.InDelta(t, 3600, value(t, m, "automation_sandbox_cleanup_oldest_overdue_seconds", "provider=near"), 0)
 		require.InDelta(t, 2, value(t, m, "automation_sweep_backlog", "kind=due"), 0)
 		require.InDelta(t, 1, value(t, m, "automation_sweep_backlog", "kind=orphan"), 0)

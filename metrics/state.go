@@ -37,8 +37,10 @@ func (m *Metrics) WatchState(census func(context.Context) (models.Census, error)
 	}
 	m.registry.MustRegister(&state{
 		config: m.config, census: census,
-		runs:      desc("automation_runs", "Runs in the database.", "status"),
-		boxes:     desc("automation_sandboxes", "Sandboxes that are not known to be deleted, by what the provider last showed.", "provider", "state", "kept"),
+		runs:  desc("automation_runs", "Runs in the database.", "status"),
+		boxes: desc("automation_sandboxes", "Sandboxes that are not known to be deleted, by what the provider last showed.", "provider", "state", "kept"),
+		held: desc("automation_sandbox_storage_bytes",
+			"What sandboxes that are not known to be deleted last said they hold, by what the provider last showed.", "provider", "state"),
 		orphans:   desc("automation_sandbox_orphans", "Sandboxes that a provider listed as ours and no row owned, until they are gone.", "provider"),
 		pending:   desc("automation_sandbox_cleanup_pending", "Sandboxes whose due date is ahead.", "provider"),
 		overdue:   desc("automation_sandbox_cleanup_overdue", "Sandboxes past their due date, or ordered deleted, and not gone.", "provider"),
@@ -54,7 +56,7 @@ type state struct {
 	config Config
 	census func(context.Context) (models.Census, error)
 
-	runs, boxes, orphans, pending, overdue, oldest, backlog, migration, dirty *prometheus.Desc
+	runs, boxes, held, orphans, pending, overdue, oldest, backlog, migration, dirty *prometheus.Desc
 
 	mu     sync.Mutex
 	latest models.Census
@@ -64,7 +66,7 @@ type state struct {
 
 // Describe implements prometheus.Collector.
 func (s *state) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.runs, s.boxes, s.orphans, s.pending, s.overdue, s.oldest, s.backlog, s.migration, s.dirty} {
+	for _, d := range []*prometheus.Desc{s.runs, s.boxes, s.held, s.orphans, s.pending, s.overdue, s.oldest, s.backlog, s.migration, s.dirty} {
 		out <- d
 	}
 }
@@ -114,10 +116,12 @@ type boxLabels struct {
 
 func (s *state) collectBoxes(c models.Census, gauge func(d *prometheus.Desc, v float64, labels ...string)) {
 	counts, orphans := map[boxLabels]int{}, map[string]int{}
+	held := map[boxLabels]int64{}
 	cleanups := map[string]models.Cleanup{}
 	for _, provider := range s.config.Serves {
 		cleanups[provider], orphans[provider] = models.Cleanup{}, 0
 		for _, state := range states {
+			held[boxLabels{provider: provider, state: string(state)}] = 0
 			counts[boxLabels{provider, string(state), false}], counts[boxLabels{provider, string(state), true}] = 0, 0
 		}
 	}
@@ -125,6 +129,9 @@ func (s *state) collectBoxes(c models.Census, gauge func(d *prometheus.Desc, v f
 		provider := known(b.Backend, s.config.Backends)
 		counts[boxLabels{provider, string(b.Observed), b.Kept}] += b.N
 		orphans[provider] += b.Orphans
+	}
+	for at, bytes := range c.Held {
+		held[boxLabels{provider: known(at.Backend, s.config.Backends), state: string(at.Observed)}] += bytes
 	}
 	for backend, late := range c.Cleanups {
 		provider := known(backend, s.config.Backends)
@@ -136,6 +143,9 @@ func (s *state) collectBoxes(c models.Census, gauge func(d *prometheus.Desc, v f
 	}
 	for l, n := range counts {
 		gauge(s.boxes, float64(n), l.provider, l.state, strconv.FormatBool(l.kept))
+	}
+	for l, bytes := range held {
+		gauge(s.held, float64(bytes), l.provider, l.state)
 	}
 	nobodys, late := 0, 0
 	for provider, n := range orphans {

@@ -14,6 +14,7 @@ type Census struct {
 	At        time.Time
 	Runs      map[RunStatus]int
 	Boxes     []BoxCount
+	Held      map[BoxState]int64 // bytes that boxes last said they hold
 	Cleanups  map[string]Cleanup // by backend
 	Migration uint               // version of the schema
 	Dirty     bool               // its last migration was cut short
@@ -26,6 +27,12 @@ type BoxCount struct {
 	Kept     bool     `bun:"kept"`
 	N        int      `bun:"n"`
 	Orphans  int      `bun:"orphans"` // of them listed by the provider before a row owned them, and not missing since
+}
+
+// BoxState is where boxes stand at one backend.
+type BoxState struct {
+	Backend  string
+	Observed Observed
 }
 
 // Cleanup is what is to be deleted at one backend. A box is overdue from its due date, or from the order to delete it, until
@@ -62,11 +69,38 @@ func (s *Store) Census(ctx context.Context) (Census, error) {
 	if err != nil {
 		return c, fmt.Errorf("count boxes: %w", err)
 	}
+	if err := s.countHeld(ctx, &c); err != nil {
+		return c, err
+	}
 	if err := s.countCleanups(ctx, &c); err != nil {
 		return c, err
 	}
 	c.Migration, c.Dirty, err = s.SchemaVersion(ctx)
 	return c, err
+}
+
+// countHeld adds up what boxes last said they hold, one row at a time.
+func (s *Store) countHeld(ctx context.Context, c *Census) error {
+	c.Held = map[BoxState]int64{}
+	rows, err := s.db.NewSelect().Model((*Sandbox)(nil)).Column("s.backend", "s.observed", "s.storage").
+		Where("s.observed <> 'deleted'"). // as in the index
+		Where("s.storage IS NOT NULL").
+		Rows(ctx)
+	if err != nil {
+		return fmt.Errorf("read what boxes hold: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var at BoxState
+		var status []byte
+		if err := rows.Scan(&at.Backend, &at.Observed, &status); err != nil {
+			return fmt.Errorf("read what a box holds: %w", err)
+		}
+		if held := storageBytes(status); held != nil {
+			c.Held[at] += *held
+		}
+	}
+	return rows.Err()
 }
 
 // countCleanups counts due dates and orders to delete, in two steps: dates ahead, and what is late.

@@ -33,7 +33,9 @@ func TestCensusCountsRunsBoxesAndWhatIsLate(t *testing.T) {
 				edit(b)
 			})
 		}
-		stamped(now.Add(time.Hour), func(*models.Sandbox) {})
+		stamped(now.Add(time.Hour), func(b *models.Sandbox) {
+			b.Storage = []byte(`{"trash_bytes":2,"conversations":[{"id":"a","size_bytes":40},{"id":"b","size_bytes":8}]}`)
+		})
 		stamped(now.Add(time.Hour), func(b *models.Sandbox) { b.KeptAt = &now })
 		stamped(now.Add(-time.Minute), func(*models.Sandbox) {})
 		stamped(now.Add(-time.Minute), func(b *models.Sandbox) { // the order counts from when it was given
@@ -54,6 +56,7 @@ func TestCensusCountsRunsBoxesAndWhatIsLate(t *testing.T) {
 			{Backend: "fake", Observed: models.SeenSuspended, Kept: true, N: 1},
 			{Backend: "fake", Observed: models.SeenMissing, N: 1},
 		}, c.Boxes)
+		require.Equal(t, map[models.BoxState]int64{{Backend: "fake", Observed: models.SeenSuspended}: 50}, c.Held)
 		late := c.Cleanups["fake"]
 		require.Equal(t, 1, late.Pending)
 		require.Equal(t, 2, late.Overdue)
