@@ -110,6 +110,9 @@ func (d *day) minute() {
 	for _, r := range d.replicas {
 		r.set(r.shift + dayStep)
 	}
+	for _, r := range d.replicas {
+		r.moved() // one that is passed over would be a fire that is missed
+	}
 	d.moves = append(d.moves, time.Now())
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
@@ -164,7 +167,7 @@ func (d *day) resident() (kib int) {
 	return kib
 }
 
-// rows is what the clock of rows showed at least at a moment of the test, for the last move may not have been noticed.
+// rows is what the clock of rows showed at least at a moment of the test, for the next move may have been noticed.
 func (d *day) rows(at time.Time) time.Time {
 	steps := 0
 	for steps < len(d.moves) && d.moves[steps].Before(at) {

@@ -156,7 +156,11 @@ func (r *replica) moved() {
 	r.t.Helper()
 	shifts := map[string]time.Duration{r.shifts: r.shift}
 	line := fmt.Sprintf(`"shifts":"host=%s rows=%s"`, shifts["host"], shifts["rows"])
-	require.Eventually(r.t, func() bool { return strings.Contains(r.log(), line) }, patience, 5*time.Millisecond)
+	require.Eventually(r.t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.ContainsFunc(r.logs[max(0, len(r.logs)-200):], func(l string) bool { return strings.Contains(l, line) })
+	}, patience, 5*time.Millisecond)
 }
 
 // reach moves the clock to a time.
