@@ -42,6 +42,22 @@ func (b *Sandbox) ExportCurrent() bool {
 	return b.Observed == SeenSuspended && b.AwakeEpoch > 0 && b.ExportedEpoch == b.AwakeEpoch
 }
 
+// hasCurrentExport reports whether a current export of the box is stored. That there was nothing to export spares a person no
+// question: files that are no history go too.
+func hasCurrentExport(ctx context.Context, db bun.IDB, b *Sandbox) (bool, error) {
+	if !b.ExportCurrent() {
+		return false, nil
+	}
+	stored, err := db.NewSelect().Model((*Export)(nil)).
+		Where("x.sandbox_id = ? AND x.awake_epoch = ?", b.ID, b.AwakeEpoch).
+		Where("x.taken_at IS NOT NULL AND x.obsolete_at IS NULL").
+		Exists(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for an export of box %s: %w", b.ID, err)
+	}
+	return stored, nil
+}
+
 // BeginExport writes down that an export of the box is being made, before its blob is: no blob is ever without a row.
 func (s *Store) BeginExport(ctx context.Context, b *Sandbox) (*Export, error) {
 	now := s.Now()

@@ -151,8 +151,11 @@ func (s *Store) OrderDeletion(ctx context.Context, boxID uuid.UUID, d Deletion) 
 			return err
 		case run.activeIn(boxID):
 			return ErrRunActive
-		case !d.LossAccepted && !box.ExportCurrent():
-			return ErrNoCurrentExport
+		}
+		if !d.LossAccepted {
+			if stored, err := hasCurrentExport(ctx, tx, box); err != nil || !stored {
+				return errors.Join(err, ErrNoCurrentExport)
+			}
 		}
 		if err := orderTx(ctx, tx, boxID, order{to: WantDeleted, who: d.Who, why: d.Why, now: s.Now()}); err != nil || !d.SkipExport {
 			return err

@@ -142,6 +142,9 @@ func (s *server) customer(r *http.Request) (client, error) {
 	if secret = strings.TrimSpace(secret); !strings.EqualFold(kind, "Bearer") || secret == "" {
 		return client{}, errNoCredential
 	}
+	if customer.IsTicket(secret) { // which no bearer stands for (S2-007), and nobody else is shown it
+		return client{}, errNoCredential
+	}
 	if customer.IsKey(secret) {
 		return s.keyClient(r.Context(), secret)
 	}

@@ -131,6 +131,10 @@ func TestS0_155_ADeleteAsksWhereItWouldLoseTheHistory(t *testing.T) {
 		modelstest.Set(t, w.store, kept, "exported_epoch = 0")
 		w.call("tok-alice", "DELETE", sandboxPath(kept, ""), nil).is(http.StatusConflict)
 		w.asleep(kept)
+		w.call("tok-alice", "DELETE", sandboxPath(kept, ""), nil).is(http.StatusConflict) // nothing is stored
+		x, err := w.store.BeginExport(t.Context(), w.box(kept.ID))
+		require.NoError(t, err)
+		require.NoError(t, w.store.FinishExport(t.Context(), x))
 		w.call("tok-alice", "DELETE", sandboxPath(kept, ""), nil).is(http.StatusAccepted)
 
 		_, skipped := w.finished()

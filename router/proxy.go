@@ -194,7 +194,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request, target *url.URL
 			}
 			clean(answer.Header)
 			moveLocation(answer.Header, target, prefix)
-			if answer.StatusCode == http.StatusSwitchingProtocols {
+			if answer.StatusCode == statusSwitching {
 				return s.join(w, answer, ended)
 			}
 			return nil

@@ -33,12 +33,12 @@ func (s *server) join(w http.ResponseWriter, answer *http.Response, ended func()
 	}
 	answer.Body = http.NoBody // it is not the answer's any more
 	if rec, ok := w.(*recorder); ok {
-		rec.status = http.StatusSwitchingProtocols
+		rec.status = statusSwitching
 	}
 	var head bytes.Buffer
 	header := w.Header().Clone()
 	maps.Copy(header, answer.Header)
-	_, _ = fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\n", answer.StatusCode, http.StatusText(answer.StatusCode))
+	_, _ = fmt.Fprintf(&head, "HTTP/1.1 %d Switching Protocols\r\n", answer.StatusCode)
 	_ = header.Write(&head)
 	_, _ = head.WriteString("\r\n")
 	first := make([]byte, early.Reader.Buffered()) // what the caller sent without waiting for the answer

@@ -137,7 +137,7 @@ func TestReadinessNamesWhatFails(t *testing.T) {
 	}
 	require.Subset(t, names, []string{"serving", "database", "migrations", "clock", "loop janitor", "loop dispatch", "loop schedule", "loop settle process"})
 
-	raw, err := sql.Open("sqlite", app.config.Database.SQLitePath())
+	raw, err := sql.Open("sqlite", app.config.Database.SQLitePath()+"?_pragma=busy_timeout(10000)")
 	require.NoError(t, err)
 	defer func() { _ = raw.Close() }()
 	set := func(assignment string) {

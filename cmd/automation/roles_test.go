@@ -28,7 +28,7 @@ func TestAProcessHasTheDutiesOfItsRolesAndAnswersAccordingly(t *testing.T) {
 	} {
 		part := &App{
 			config: app.config, roles: c.roles, log: app.log, store: app.store, backends: app.backends, location: app.location,
-			choice: app.choice, nudges: app.nudges, settler: app.settler, blobs: app.blobs, leaving: newDeparture(),
+			choice: app.choice, nudges: app.nudges, settler: app.settler, blobs: app.blobs, leaving: newDeparture(), agents: app.agents,
 		}
 		var names []string
 		for _, duty := range part.loops() {

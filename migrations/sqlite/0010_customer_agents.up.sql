@@ -43,7 +43,7 @@ CREATE TABLE agent_sessions (
     bytes         INTEGER   NOT NULL,
     kept_bytes    INTEGER   NOT NULL,
     kept_from     INTEGER   NOT NULL,
-    lease_token   uuid,
+    lease_token   TEXT,
     lease_until TIMESTAMP
 );
 CREATE UNIQUE INDEX agent_sessions_open ON agent_sessions (sandbox_id) WHERE closed_at IS NULL;

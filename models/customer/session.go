@@ -185,13 +185,12 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 	if len(places) == 0 {
 		return nil, nil
 	}
+	if any, err := s.freeSessions(s.core.Reads(), places, 1).Exists(ctx); err != nil || !any {
+		return nil, missing(err, "look for sessions that nobody collects") // as it mostly is: nothing is written
+	}
 	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		claimed = nil
-		free := tx.NewSelect().Model((*Session)(nil)).Column("a.id").
-			Where("a.sandbox_id IN (?)", boxesOf(tx, places)).
-			Where("a.closed_at IS NULL").
-			Where("a.lease_until IS NULL OR a.lease_until <= ?", s.core.Now()).
-			OrderExpr("a.created_at, a.id").Limit(int64(limit))
+		free := s.freeSessions(tx, places, limit)
 		if s.core.Dialect() == models.Postgres {
 			free = free.For("UPDATE SKIP LOCKED")
 		}
@@ -206,6 +205,15 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 		return nil, fmt.Errorf("claim sessions: %w", err)
 	}
 	return claimed, nil
+}
+
+// freeSessions selects open sessions in boxes of places that nobody collects.
+func (s *Store) freeSessions(db bun.IDB, places []models.Place, limit int) *bun.SelectQuery {
+	return db.NewSelect().Model((*Session)(nil)).Column("a.id").
+		Where("a.sandbox_id IN (?)", boxesOf(db, places)).
+		Where("a.closed_at IS NULL").
+		Where("a.lease_until IS NULL OR a.lease_until <= ?", s.core.Now()).
+		OrderExpr("a.created_at, a.id").Limit(int64(limit))
 }
 
 // boxesOf selects the boxes of places.

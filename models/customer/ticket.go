@@ -3,6 +3,7 @@ package customer
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +15,9 @@ const TicketLife = time.Minute
 
 // ticketPrefix starts every ticket.
 const ticketPrefix = "sxt_"
+
+// IsTicket reports whether a credential has the shape of a ticket.
+func IsTicket(secret string) bool { return strings.HasPrefix(secret, ticketPrefix) }
 
 // ticket is a row of agent_tickets: one relay into the server of one session.
 type ticket struct {
