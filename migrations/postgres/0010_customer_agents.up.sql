@@ -5,7 +5,7 @@ CREATE TABLE customer_keys (
     kind         text        NOT NULL,
     name         text        NOT NULL,
     start        text        NOT NULL,
-    hash         bytea       NOT NULL UNIQUE,
+    hash         bytea       NOT NULL,
     permissions  text        NOT NULL,
     creator_org  uuid        NOT NULL,
     creator_id   uuid        NOT NULL,
@@ -14,6 +14,7 @@ CREATE TABLE customer_keys (
     revoked_at   timestamptz,
     last_used_at timestamptz
 );
+CREATE UNIQUE INDEX customer_keys_hash ON customer_keys (hash);
 CREATE INDEX customer_keys_list ON customer_keys (org_id, created_at DESC, id DESC);
 
 CREATE TABLE agent_features (

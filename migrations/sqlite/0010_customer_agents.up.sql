@@ -5,7 +5,7 @@ CREATE TABLE customer_keys (
     kind         TEXT      NOT NULL,
     name         TEXT      NOT NULL,
     start        TEXT      NOT NULL,
-    hash         BLOB      NOT NULL UNIQUE,
+    hash         BLOB      NOT NULL,
     permissions  TEXT      NOT NULL,
     creator_org  TEXT      NOT NULL,
     creator_id   TEXT      NOT NULL,
@@ -14,6 +14,7 @@ CREATE TABLE customer_keys (
     revoked_at   TIMESTAMP,
     last_used_at TIMESTAMP
 );
+CREATE UNIQUE INDEX customer_keys_hash ON customer_keys (hash);
 CREATE INDEX customer_keys_list ON customer_keys (org_id, created_at DESC, id DESC);
 
 CREATE TABLE agent_features (
