@@ -19,7 +19,7 @@ import (
 	"automation/tests/cloudstub"
 )
 
-// A day of schedules, in steps of a minute: with the service left alone, whose memory has to stay as it is, and with a kill every
+// A day of schedules, in steps: with the service left alone, whose memory has to stay as it is, and with a kill every
 // hour, which must cost nothing.
 func TestMatrixADayUnderLoad(t *testing.T) {
 	for _, kills := range []bool{false, true} {
@@ -37,7 +37,7 @@ func TestMatrixADayUnderLoad(t *testing.T) {
 
 const (
 	dayDelay = time.Hour // until a finished run's box is deleted
-	dayStep  = time.Minute
+	dayStep  = apart
 )
 
 // dayEvery is how often the automations of a day run, in minutes.
@@ -77,7 +77,7 @@ func (d *day) lived(kills bool) {
 	early := 0
 	for hour := range 24 {
 		for range int(time.Hour / dayStep) {
-			d.minute()
+			d.step()
 		}
 		if kills {
 			r := d.replicas[hour%len(d.replicas)]
@@ -95,7 +95,7 @@ func (d *day) lived(kills bool) {
 		require.True(d.t, ok)
 	}
 	for range int(2 * dayDelay / dayStep) {
-		d.minute()
+		d.step()
 	}
 	d.requireNothingLost(automations)
 	d.t.Logf("resident: %d KiB after 6 hours, %d KiB after 24; %d boxes, %d kills", early, late, len(d.stub.Boxes()), d.kills)
@@ -104,8 +104,8 @@ func (d *day) lived(kills bool) {
 	}
 }
 
-// minute moves the clock by a step and lets commands do what they do, until the provider has heard nothing new for a moment.
-func (d *day) minute() {
+// step moves the clock and lets commands do what they do, until the provider has heard nothing new for a moment.
+func (d *day) step() {
 	d.t.Helper()
 	for _, r := range d.replicas {
 		r.set(r.shift + dayStep)

@@ -127,11 +127,23 @@ func (r *replica) set(shift time.Duration) {
 // now is the time of rows, as the first replica has it.
 func (w *world) now() time.Time { return time.Now().Add(w.replicas[0].shift) }
 
-// pass moves the clock on. The other replicas follow once the first was killed.
+// apart is how far the clocks of replicas get from each other: less than a lease, or one that works would lose its own to one
+// that has nothing to do.
+const apart = 45 * time.Second
+
+// pass moves the clock on. The other replicas follow once the first was killed, and then all go in step.
 func (w *world) pass(d time.Duration) {
-	w.replicas[0].set(w.replicas[0].shift + d)
-	if w.kills > 0 {
+	w.t.Helper()
+	if w.kills == 0 || len(w.replicas) == 1 {
+		w.replicas[0].set(w.replicas[0].shift + d)
+		return
+	}
+	for ; d > 0; d -= apart {
+		w.replicas[0].set(w.replicas[0].shift + min(d, apart))
 		w.follow()
+		for _, r := range w.replicas {
+			r.moved()
+		}
 	}
 }
 
@@ -151,20 +163,30 @@ func (w *world) move(d time.Duration) {
 	}
 }
 
-// moved waits until a replica's clock shows what its file says.
+// moved waits until a replica's clock shows what its file says, or the replica is gone.
 func (r *replica) moved() {
 	r.t.Helper()
 	shifts := map[string]time.Duration{r.shifts: r.shift}
 	line := fmt.Sprintf(`"shifts":"host=%s rows=%s"`, shifts["host"], shifts["rows"])
 	require.Eventually(r.t, func() bool {
+		select {
+		case <-r.gone:
+			return true
+		default:
+		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return slices.ContainsFunc(r.logs[max(0, len(r.logs)-200):], func(l string) bool { return strings.Contains(l, line) })
 	}, patience, 5*time.Millisecond)
 }
 
-// reach moves the clock to a time.
-func (w *world) reach(at time.Time) { w.pass(at.Sub(w.now())) }
+// reach moves the clock to a time at once; everything is at rest.
+func (w *world) reach(at time.Time) {
+	w.replicas[0].set(w.replicas[0].shift + at.Sub(w.now()))
+	if w.kills > 0 {
+		w.follow()
+	}
+}
 
 // revive starts replicas that were killed, and lets all clocks show the same.
 func (w *world) revive() {
