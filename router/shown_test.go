@@ -28,7 +28,6 @@ func TestS0_040_S0_041_ABoxIsShownWithWhatPeopleNeedAndCanBeEnteredPausedAndDele
 		w.call("tok-alice", "POST", sandboxPath(box, "/resume"), nil).is(http.StatusAccepted)
 		w.call("tok-alice", "POST", sandboxPath(box, "/pause"), nil).is(http.StatusAccepted)
 		require.Equal(t, models.WantSuspended, w.box(box.ID).Desired)
-		modelstest.Set(t, w.store, box, "awake_epoch = 1, exported_epoch = 1")
-		w.call("tok-alice", "DELETE", sandboxPath(box, ""), nil).is(http.StatusAccepted)
+		w.call("tok-alice", "DELETE", sandboxPath(box, confirmed), nil).is(http.StatusAccepted)
 	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/http"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +69,7 @@ func codeOf(err error) int {
 		return exitAuthentication
 	case errors.Is(err, errUnreachable):
 		return exitUnreachable
-	case models.Fault(err) == models.ErrUnavailable:
+	case models.Fault(err) == models.ErrUnavailable && !errors.Is(err, syscall.EADDRINUSE): // a port that is taken is no database
 		return exitUnreachable
 	case errors.Is(err, errOwned):
 		return exitConflict
