@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"automation/models"
-	"automation/models/modelstest"
 )
 
 func TestS0_040_S0_041_ABoxIsShownWithWhatPeopleNeedAndCanBeEnteredPausedAndDeleted(t *testing.T) {
