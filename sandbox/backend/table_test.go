@@ -18,7 +18,7 @@ func TestEveryProviderIsInTheTable(t *testing.T) {
 	require.Equal(t, []string{
 		"cloudflare", "daytona", "digitalocean", "docker", "e2b", "modal", "openhands", "process", "runtime-api",
 	}, Names())
-	require.Equal(t, []string{"openhands", "process"}, Available())
+	require.Equal(t, []string{"docker", "openhands", "process"}, Available())
 	_, known := Capabilities("acme")
 	require.False(t, known)
 }
@@ -37,7 +37,7 @@ func TestS0_124_S0_148_SuspendFlagsLiveInTheAdaptersAlsoOfUnconfiguredOnes(t *te
 		{"cloudflare", sandbox.SuspendNone, true, false, false, false, true, false},  // S0-138
 		{"runtime-api", sandbox.SuspendDisk, true, true, true, true, true, true},     // S0-139
 		{"openhands", sandbox.SuspendDisk, true, true, false, false, true, true},
-		{"docker", sandbox.SuspendDisk, true, true, true, true, false, false},
+		{"docker", sandbox.SuspendDisk, true, true, true, false, false, false}, // only its agent server knows of activity
 		{"process", sandbox.SuspendMemory, true, true, true, true, false, false},
 	} {
 		got, known := Capabilities(c.name)
@@ -59,7 +59,7 @@ func TestS0_131_OnlyBackendsWhereLookingIsFreeArePolled(t *testing.T) {
 
 func TestABackendThatIsUnknownOrNotBuiltIsRefusedByName(t *testing.T) {
 	_, err := New("acme", Deps{}, nil)
-	require.ErrorContains(t, err, `unknown sandbox backend "acme": one of openhands, process`)
+	require.ErrorContains(t, err, `unknown sandbox backend "acme": one of docker, openhands, process`)
 	_, err = New("modal", Deps{}, nil)
 	require.ErrorContains(t, err, `"modal" is not in this build`)
 }
