@@ -67,7 +67,7 @@ type Decision struct {
 
 // Finished is what Finish did.
 type Finished struct {
-	Run      *Run // as it is now; its Box as it was before the order
+	Run      *Run // as it is now, its Box too, but for what only readers compute
 	Decision Decision
 	Won      bool // false: the run was not in a status it could be finished from; nothing was written
 }
@@ -259,12 +259,17 @@ func (e end) followUp(ctx context.Context, tx bun.IDB, r *Run, d Decision, now t
 			return fmt.Errorf("note on box %s: %w", r.Box.ID, err)
 		}
 	}
+	o := order{to: WantSuspended, who: e.outcome.Actor, why: e.outcome.Reason, now: now}
 	switch d.Box {
 	case BoxSuspend:
-		return orderTx(ctx, tx, r.Box.ID, order{to: WantSuspended, who: e.outcome.Actor, why: e.outcome.Reason, now: now})
 	case BoxDelete:
-		return orderTx(ctx, tx, r.Box.ID, order{to: WantDeleted, who: e.outcome.Actor, why: e.outcome.Reason, now: now})
+		o.to = WantDeleted
 	default:
 		return nil
 	}
+	if err := orderTx(ctx, tx, r.Box.ID, o); err != nil {
+		return err
+	}
+	r.Box.takes(o)
+	return nil
 }

@@ -151,6 +151,22 @@ func (s *Store) Run(ctx context.Context, orgID, id uuid.UUID) (*Run, error) {
 	return r, s.addBoxes(ctx, s.db, []*Run{r})
 }
 
+// RunOwner returns what a callback is checked with: a run's id, organization, owner, status and status detail, nothing else.
+// ErrNotFound when there is none.
+func (s *Store) RunOwner(ctx context.Context, id uuid.UUID) (*Run, error) {
+	r := new(Run)
+	err := s.db.NewSelect().Model(r).
+		Column("r.id", "r.org_id", "r.status", "r.status_detail").
+		ColumnExpr("a.user_id AS owner_id").
+		Join("JOIN automations AS a ON a.id = r.automation_id").
+		Where("r.id = ?", id).
+		Scan(ctx)
+	if err != nil {
+		return nil, notFound(err, "read the owner of run %s", id)
+	}
+	return r, nil
+}
+
 // ListRuns returns a page with the newest boxes, and the total number of matches.
 func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]*Run, int, error) {
 	var runs []*Run

@@ -48,7 +48,8 @@ func whyNotOrderable(ctx context.Context, tx bun.IDB, boxID uuid.UUID) error {
 	}
 }
 
-// orderBoxesTx orders all boxes that are not ordered deleted yet, in one statement, with one event each, and returns them.
+// orderBoxesTx orders all boxes that are not ordered deleted yet, in one statement, with one event each, and returns of each
+// what says which box it is and whose.
 func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]*Sandbox, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -68,7 +69,7 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 		Set("exported_epoch = CASE WHEN observed = ? THEN 0 ELSE exported_epoch END", SeenRunning).
 		Where("id IN (?)", bun.List(ids)).
 		Where("desired <> ?", WantDeleted).
-		Returning("*")
+		Returning("id, org_id, user_id, automation_id, run_id, backend, location, observed, storage")
 	if o.to != WantRunning {
 		q = q.Set("tried = '[]'")
 	}
@@ -85,6 +86,13 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 		events[i] = b.event("ordered", o.who, string(o.to)+": "+o.why, o.now)
 	}
 	return boxes, appendEventsTx(ctx, tx, o.now, events)
+}
+
+// takes makes a row that was read before an order what a reader is shown after it.
+func (b *Sandbox) takes(o order) {
+	b.Desired, b.Generation = o.to, b.Generation+1
+	b.OrderedAt, b.OrderedBy, b.OrderReason = o.now, o.who, o.why
+	b.NextStepAt, b.Attempts, b.PrepareUntil = &o.now, 0, nil
 }
 
 // forgetTriedTx clears tried of boxes that were just ordered to run, and are locked so, but for MarkSuspendSent.
