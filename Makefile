@@ -16,7 +16,7 @@ test:
 	tests/run.sh
 
 bench:
-	go test -run '^$$' -bench . -benchmem ./...
+	tests/bench.sh
 
 lint:
 	$(GOLANGCI) run ./...
