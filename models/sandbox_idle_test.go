@@ -139,7 +139,7 @@ func TestWhyABoxIsHeldIsKeptUntilTheNextOrder(t *testing.T) {
 }
 
 // Whoever comes in and whoever evicts take the box's lock: either the attachment is seen, or the one who comes in sees the order.
-func TestS3_021_AnAttachmentAndAnEvictionNeverMissEachOther(t *testing.T) {
+func TestS3_021_VolumeAnAttachmentAndAnEvictionNeverMissEachOther(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		for range modelstest.Volume(60) + 10 {
 			f := seed(t, s, awake)

@@ -132,7 +132,7 @@ func TestAnAttachmentThatCouldNotBeWrittenIsNone(t *testing.T) {
 
 // Whatever callers, evictions, pauses, the provider's own timer and two processes do at once: who is let in finds a box that
 // answers for as long as nobody pauses it by hand, and each start is one call.
-func TestS3_021_S3_022_S3_024_AccessAndEvictionRace(t *testing.T) {
+func TestS3_021_S3_022_S3_024_VolumeAccessAndEvictionRace(t *testing.T) {
 	each(t, sandboxtest.Quirks{Suspend: sandbox.SuspendDisk, RotateKey: true, SlowResume: 1}, sandbox.Settings{CleanupDelay: time.Hour, Reclaim: sandbox.ReclaimOff, Export: sandbox.ExportOff}, func(r *rig) {
 		run, box := r.running()
 		r.exit(run, box, "", 0)

@@ -267,7 +267,7 @@ func TestS2_052_S2_053_S2_057_S2_058_S2_059_S2_074_EveryByteIsReadOnceAcrossRota
 	})
 }
 
-func TestS2_054_S2_068_TheNewestBytesAreKeptAndTheGapIsTold(t *testing.T) {
+func TestS2_054_S2_068_VolumeTheNewestBytesAreKeptAndTheGapIsTold(t *testing.T) {
 	each(t, func(r *rig) {
 		noise := r.data(max(modelstest.Volume(20<<20), 10<<20))
 		s, _ := r.replica(`cat "$HOME/data"`)

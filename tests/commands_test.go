@@ -58,7 +58,7 @@ func TestS1_002_BadSettingsEndTheStartBeforeListening(t *testing.T) {
 }
 
 func TestWithoutSettingsTheServiceMakesAKeyAndListensOnLoopback(t *testing.T) {
-	s := &server{t: t, data: filepath.Join(t.TempDir(), ".local/share/automation")}
+	s := &server{t: t, path: build(t), args: []string{"serve"}, data: filepath.Join(t.TempDir(), ".local/share/automation")}
 	s.env = clean(strings.TrimSuffix(s.data, "/.local/share/automation"), "AUTOMATION_LISTEN=127.0.0.1:0", "AUTOMATION_METRICS_LISTEN=",
 		"AUTOMATION_SANDBOX_CLENUP_DELAY_SECONDS=5")
 	t.Cleanup(func() { s.stop() })

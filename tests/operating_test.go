@@ -84,6 +84,9 @@ func (r *reader) follow(line string) {
 		if strings.Contains(line, "--exit-status") {
 			want = 1 // the run has failed
 		}
+		if strings.Contains(line, "box export") {
+			want = 3 // there is no conversation in this box
+		}
 		if strings.Contains(line, "reclaim") {
 			r.served.await("/sandboxes/"+r.box, "the box wakes", func(o object) bool { return o.text("observed") == "running" })
 		}
