@@ -91,6 +91,8 @@ func (r *reader) follow(line string) {
 			r.served.await("/sandboxes/"+r.box, "the box wakes", func(o object) bool { return o.text("observed") == "running" })
 		}
 		r.shell(r.client, line, want)
+	case strings.HasPrefix(line, "automation storage "): // followed in cmd/automation/testdata; here that it is there
+		r.shell(r.client, line+" --help", 0)
 	case regexp.MustCompile(`^automation (doctor|demo|migrate|completion)\b`).MatchString(line):
 		r.shell(r.own, line, 0)
 	default:
@@ -164,7 +166,7 @@ func TestEveryCommandThatIsPrintedWorks(t *testing.T) {
 // restored serves what was restored from the backup.
 func (r *reader) restored() {
 	r.t.Helper()
-	s := &server{t: r.t, data: r.data, key: r.served.key}
+	s := &server{t: r.t, path: build(r.t), args: []string{"serve"}, data: r.data, key: r.served.key}
 	s.env = append(slices.Clone(r.served.env), "AUTOMATION_DATA_DIR="+r.data)
 	r.t.Cleanup(func() { s.stop() })
 	s.launch()
