@@ -27,13 +27,10 @@ func (s *Store) AfterEnd(ctx context.Context, f Finished) error {
 		return nil
 	}
 	run := f.Run
-	a, err := s.Automation(ctx, run.OrgID, run.AutomationID)
-	if err == nil && !s.judges(a, run) && !awaitsFirstRun(a) {
+	if a := f.automation; a.DeletedAt != nil || !s.judges(a, run) && !awaitsFirstRun(a) {
 		return nil
 	}
-	if err == nil {
-		err = s.write(ctx, func(ctx context.Context, tx bun.IDB) error { return s.afterEndTx(ctx, tx, run) })
-	}
+	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error { return s.afterEndTx(ctx, tx, run) })
 	if errors.Is(err, ErrNotFound) {
 		return nil // deleted meanwhile
 	}

@@ -70,6 +70,8 @@ type Finished struct {
 	Run      *Run // as it is now, its Box too, but for what only readers compute
 	Decision Decision
 	Won      bool // false: the run was not in a status it could be finished from; nothing was written
+
+	automation *Automation // as far as AfterEnd asks about it; nil: not read
 }
 
 // Finish is the one move to a terminal status: callback, watchdog, cancel, dispatch failure and replacement all call it. In
@@ -119,7 +121,7 @@ func (s *Store) end(ctx context.Context, e end) (Finished, error) {
 // endTx ends a run inside a transaction. What it decides on is read after the locks are held, so that a switch of keep_alive,
 // a pin and an order either come before and count, or wait.
 func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) {
-	keepAlive, err := s.shareKeepAlive(ctx, tx, e.runID)
+	automation, err := s.shareAutomation(ctx, tx, e.runID)
 	if err != nil {
 		return Finished{}, err
 	}
@@ -140,7 +142,7 @@ func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) 
 	now := s.Now()
 	e.outcome.apply(run, now)
 	decision := e.decide(Ending{
-		Run: run, Outcome: e.outcome, KeepAlive: keepAlive, Box: run.Box, Reconcile: e.reconcile, Now: now,
+		Run: run, Outcome: e.outcome, KeepAlive: automation.KeepsAlive(), Box: run.Box, Reconcile: e.reconcile, Now: now,
 	})
 	if run.Box != nil && run.Box.Desired == WantDeleted {
 		decision = Decision{Box: BoxNothing}
@@ -152,20 +154,20 @@ func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) 
 		return Finished{Run: run}, err
 	}
 	ended(ctx, e.reconcile, run)
-	return Finished{Run: run, Decision: decision, Won: true}, e.followUp(ctx, tx, run, decision, now)
+	return Finished{Run: run, Decision: decision, Won: true, automation: automation}, e.followUp(ctx, tx, run, decision, now)
 }
 
-// shareKeepAlive reads keep_alive of a run's automation and holds it as it is until the transaction ends.
-func (s *Store) shareKeepAlive(ctx context.Context, tx bun.IDB, runID uuid.UUID) (bool, error) {
+// shareAutomation reads of a run's automation what its end depends on, and holds it as it is until the transaction ends.
+func (s *Store) shareAutomation(ctx context.Context, tx bun.IDB, runID uuid.UUID) (*Automation, error) {
 	a := new(Automation)
 	q := tx.NewSelect().Model(a).
-		Column("a.id", "a.keep_alive").
+		Column("a.id", "a.keep_alive", "a.state", "a.preset_metadata", "a.deleted_at").
 		Join("JOIN automation_runs AS r ON r.automation_id = a.id").
 		Where("r.id = ?", runID)
 	if err := s.lock(q, "SHARE OF a").Scan(ctx); err != nil {
-		return false, notFound(err, "share the automation of run %s", runID)
+		return nil, notFound(err, "share the automation of run %s", runID)
 	}
-	return a.KeepsAlive(), nil
+	return a, nil
 }
 
 // applies reports whether the run is one that e may end. The UPDATE says the same; asking before spares the losers its work.
@@ -247,11 +249,8 @@ func (e end) followUp(ctx context.Context, tx bun.IDB, r *Run, d Decision, now t
 	if event.Detail, err = json.Marshal(detail); err != nil {
 		return err
 	}
-	if err := appendEventsTx(ctx, tx, now, []Event{event}); err != nil {
-		return err
-	}
-	if r.Box == nil {
-		return nil
+	if r.Box == nil || d.Box != BoxSuspend && d.Box != BoxDelete {
+		return appendEventsTx(ctx, tx, now, []Event{event})
 	}
 	if d.Note != "" {
 		r.Box.Note = d.Note
@@ -259,13 +258,9 @@ func (e end) followUp(ctx context.Context, tx bun.IDB, r *Run, d Decision, now t
 			return fmt.Errorf("note on box %s: %w", r.Box.ID, err)
 		}
 	}
-	o := order{to: WantSuspended, who: e.outcome.Actor, why: e.outcome.Reason, now: now}
-	switch d.Box {
-	case BoxSuspend:
-	case BoxDelete:
+	o := order{to: WantSuspended, who: e.outcome.Actor, why: e.outcome.Reason, now: now, after: []Event{event}}
+	if d.Box == BoxDelete {
 		o.to = WantDeleted
-	default:
-		return nil
 	}
 	if err := orderTx(ctx, tx, r.Box.ID, o); err != nil {
 		return err

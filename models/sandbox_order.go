@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,8 @@ type order struct {
 	who string // "user:<id>" or a duty
 	why string
 	now time.Time
+
+	after []Event // of the same change, told before the order
 }
 
 // orderTx orders one box inside the caller's transaction, which holds the lock of the box's run where it has one (lock order:
@@ -81,9 +84,9 @@ func orderBoxesTx(ctx context.Context, tx bun.IDB, ids []uuid.UUID, o order) ([]
 			return nil, err
 		}
 	}
-	events := make([]Event, len(boxes))
-	for i, b := range boxes {
-		events[i] = b.event("ordered", o.who, string(o.to)+": "+o.why, o.now)
+	events := slices.Clone(o.after)
+	for _, b := range boxes {
+		events = append(events, b.event("ordered", o.who, string(o.to)+": "+o.why, o.now))
 	}
 	return boxes, appendEventsTx(ctx, tx, o.now, events)
 }

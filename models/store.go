@@ -133,11 +133,14 @@ const (
 	readPool    = 8
 )
 
+// readCache bounds what each connection of the read pool keeps of the file, in KiB: the system keeps it once for all of them.
+const readCache = "_pragma=cache_size(-512)"
+
 // openSQLite opens a file twice: a pool that can only read, and the one connection of the writer.
 func (s *Store) openSQLite(path string, o options) error {
 	s.dialect, s.clock = SQLite, newClock(o, true)
 	wrap := func(db *sql.DB) *bun.DB { return newBun(db, sqlitedialect.New()) }
-	reads, err := sql.Open("sqlite", sqliteDSN(path, "_pragma=query_only(1)"))
+	reads, err := sql.Open("sqlite", sqliteDSN(path, readCache+"&_pragma=query_only(1)"))
 	if err != nil {
 		return err
 	}
