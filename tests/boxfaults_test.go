@@ -65,7 +65,7 @@ func TestFault_TheDirectoryOfABoxIsRemoved(t *testing.T) {
 	s := start(t, hasty...)
 	run := s.running(s.automation("sleep 600", object{"timeout": 3}))
 	path, box := "/runs/"+run.text("id"), run.text("sandbox", "id")
-	require.NotEmpty(t, s.named("sleep"))
+	require.Eventually(t, func() bool { return len(s.named("sleep")) > 0 }, patience, 20*time.Millisecond, "its command runs")
 	require.NoError(t, os.RemoveAll(filepath.Join(s.data, "boxes", box)))
 	s.await(path, "the run is decided", func(o object) bool { return o.text("status") == "FAILED" })
 	s.await("/sandboxes/"+box, "the box is shown missing", func(o object) bool { return o.text("observed") == "missing" || o.text("observed") == "deleted" })

@@ -196,6 +196,10 @@ stop_docker() {
 		done
 	fi
 	as_root ip link delete "$docker_bridge" 2>/dev/null || true
+	# the engine leaves the network name space of its containers mounted
+	awk -v under="$scratch/docker/" 'index($2, under) == 1 { print $2 }' /proc/mounts | sort -r | while read -r mount; do
+		as_root umount "$mount" || true
+	done
 	as_root rm -rf "$scratch/docker" || true
 }
 
