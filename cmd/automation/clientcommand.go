@@ -49,7 +49,9 @@ func (s *session) table(t *table, none string) error {
 }
 
 // done says on standard error, for people, what was done.
-func (s *session) done(format string, args ...any) { fmt.Fprintf(s.io.Err, format+"\n", args...) }
+func (s *session) done(format string, args ...any) {
+	fmt.Fprintln(s.io.Err, printable(fmt.Sprintf(format, args...)))
+}
 
 // asAPIError finds the service's refusal in err.
 func asAPIError(err error, into **apiError) bool { return errors.As(err, into) }
@@ -92,7 +94,7 @@ func (s *session) each(args []string, did string, do func(word string) (id strin
 		return errors.Join(failed...)
 	}
 	for _, err := range failed {
-		fmt.Fprintln(s.io.Err, "automation:", err)
+		fmt.Fprintln(s.io.Err, "automation:", printable(err.Error()))
 	}
 	return exitError(exitPartly)
 }

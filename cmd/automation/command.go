@@ -39,7 +39,7 @@ func Main(ctx context.Context, args []string, io Streams) int {
 	if code, said := errors.AsType[exitError](err); said {
 		return int(code) // the command has said why
 	}
-	fmt.Fprintln(io.Err, "automation:", err)
+	fmt.Fprintln(io.Err, "automation:", printable(err.Error()))
 	return codeOf(err)
 }
 

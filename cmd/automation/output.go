@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -76,12 +77,25 @@ func newTable(head ...string) *table { return &table{head: head} }
 // row adds one; cells are of one line, empty ones are shown as a dash.
 func (t *table) row(cells ...string) {
 	for i, cell := range cells {
-		if cell = strings.Join(strings.Fields(cell), " "); cell == "" {
+		if cell = oneLine(cell); cell == "" {
 			cell = "-"
 		}
 		cells[i] = cell
 	}
 	t.rows = append(t.rows, cells)
+}
+
+// oneLine is a text as it is shown among others: what callers and boxes wrote can neither break the line nor steer the terminal.
+func oneLine(text string) string { return strings.Join(strings.Fields(printable(text)), " ") }
+
+// printable is a text without what steers a terminal, but for ends of lines and tabs.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || unicode.IsSpace(r) && r != '\r' {
+			return r
+		}
+		return -1
+	}, text)
 }
 
 // gap is the space between columns, leastText what is left of a column of free text at least.
@@ -273,8 +287,8 @@ func size(n int64) string {
 func facts(w io.Writer, pairs ...string) error {
 	tabs := tabwriter.NewWriter(w, 0, 0, gap, ' ', 0)
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if value := strings.TrimSpace(pairs[i+1]); value != "" {
-			fmt.Fprintf(tabs, "%s\t%s\n", pairs[i], strings.Join(strings.Fields(value), " "))
+		if value := oneLine(pairs[i+1]); value != "" {
+			fmt.Fprintf(tabs, "%s\t%s\n", pairs[i], value)
 		}
 	}
 	return tabs.Flush()

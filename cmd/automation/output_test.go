@@ -30,6 +30,19 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	require.Equal(t, "ID  WHY\n1   what is written to a pipe is whole, however long it is\n", out.String())
 }
 
+func TestWhatBoxesWroteCannotSteerTheTerminal(t *testing.T) {
+	const hostile = "\x1b]0;title\x07\x1b[2Jred\u009b31m\u202Eoops\r\x00 ünd 💥\nnext"
+	table := newTable("ERROR")
+	table.row(hostile)
+	var out bytes.Buffer
+	require.NoError(t, table.write(&out, 0))
+	require.NoError(t, facts(&out, "error", hostile, "nothing", "\x1b\x07"))
+	s := &session{io: Streams{Err: &out}}
+	s.done("%s", hostile)
+	const left = "]0;title[2Jred31moops ünd 💥"
+	require.Equal(t, "ERROR\n"+left+" next\nerror  "+left+" next\n"+left+"\nnext\n", out.String())
+}
+
 func TestIdsAreShortenedSoThatTheyDiffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []string
