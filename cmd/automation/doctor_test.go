@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -124,6 +127,59 @@ func TestDoctorSeesWhoCanReadTheKeys(t *testing.T) {
 	require.Equal(t, verdictFail, d.findings[0].State)
 	d.disk(t.Context())
 	require.Len(t, d.findings, 2)
+}
+
+func TestDoctorTriesTheCredentialsOfOtherServices(t *testing.T) {
+	answers := func(status int, header, key string) string {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get(header) != key {
+				status = http.StatusUnauthorized
+			}
+			w.WriteHeader(status)
+		}))
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	folder := t.TempDir()
+	local := func(url string, more ...string) []string {
+		return append([]string{"AUTOMATION_AGENT_SERVER_URL=" + url, "AUTOMATION_AGENT_SERVER_API_KEY=k", "AUTOMATION_WORKSPACE_BASE=" + folder}, more...)
+	}
+	cloud := func(url string) []string {
+		return []string{"AUTOMATION_OPENHANDS_API_BASE_URL=" + url, "AUTOMATION_SERVICE_KEY=k"}
+	}
+	const box, service, nothing = "X-Session-API-Key", "X-Service-API-Key", "http://127.0.0.1:1"
+	for name, c := range map[string]struct {
+		env       []string
+		state     verdict
+		found     string
+		retention verdict
+	}{
+		"Cloud, nobody to make a key for": {cloud(answers(404, service, "k")), verdictOK, "takes the service key", verdictOK},
+		"Cloud, another key":              {cloud(answers(404, service, "other")), verdictFail, "refuses the service key", verdictOK},
+		"Cloud is ill":                    {cloud(answers(503, service, "k")), verdictFail, "503", verdictOK},
+		"no Cloud there":                  {cloud(nothing), verdictFail, "refused", verdictOK},
+		"an agent server":                 {local(answers(200, box, "k")), verdictOK, "takes its key", verdictOK},
+		"an agent server, another key":    {local(answers(200, box, "other")), verdictFail, "refuses the key", verdictOK},
+		"something else":                  {local(answers(404, box, "k")), verdictFail, "no agent server", verdictOK},
+		"no agent server":                 {local(nothing), verdictFail, "refused", verdictOK},
+		"workspaces elsewhere":            {local(answers(200, box, "k"), "AUTOMATION_WORKSPACE_BASE=/none"), verdictOK, "takes its key", verdictWarn},
+		"workspaces that stay":            {local(answers(200, box, "k"), "AUTOMATION_WORKSPACE_RETENTION_SECONDS=0"), verdictOK, "takes its key", verdictOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slices.Reverse(c.env) // of a name that is there twice the last counts
+			io := Streams{Env: append([]string{"HOME=" + t.TempDir(), "AUTOMATION_BASE_URL=https://automation.example.com"}, c.env...)}
+			d, err := io.examine(t.Context())
+			require.NoError(t, err)
+			of := map[string]finding{}
+			for _, f := range d.findings {
+				of[f.Name] = f
+			}
+			require.Equal(t, c.state, of["backend"].State, "%v", d.findings)
+			require.Contains(t, of["backend"].Found, c.found)
+			require.Equal(t, c.state == verdictFail, of["backend"].Mend != "")
+			require.Equal(t, c.retention, of["retention"].State, "%v", d.findings)
+		})
+	}
 }
 
 func TestOneFailureIsTheExitCodeOfDoctorAndAWarningIsNot(t *testing.T) {

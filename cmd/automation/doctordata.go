@@ -118,9 +118,12 @@ func (d *doctor) backends(ctx context.Context) {
 		return
 	}
 	can := capabilities(choice.Backend)
-	if choice.Backend == processBackend {
+	switch choice.Backend {
+	case processBackend:
 		d.processBoxes()
-	} else {
+	case openhandsBackend:
+		d.cloud(ctx)
+	default:
 		d.listBoxes(ctx, choice.Backend, can)
 	}
 	d.retention(choice.Backend, can)
@@ -169,7 +172,7 @@ func (d *doctor) listBoxes(ctx context.Context, name string, can sandbox.Capabil
 	}
 	n := 0
 	for _, err := range provider.List(ctx, label) {
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if err != nil {
 			d.fail("backend", name+": "+err.Error(), "check its credentials and that it can be reached from here")
 			return
 		}
