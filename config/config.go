@@ -151,6 +151,10 @@ type Sandbox struct {
 	Export  string `env:"AUTOMATION_SANDBOX_EXPORT" default:"auto" oneof:"auto|on|off"`
 	// DeploymentID labels the boxes of this deployment; empty: the UUID in the database.
 	DeploymentID uuid.UUID `env:"AUTOMATION_DEPLOYMENT_ID"`
+	// Slots is how many boxes may be awake at a time at a backend, Prices what an hour of one costs there: what the operator knows
+	// of a provider's plan. They are shown beside what is in use, and decide nothing.
+	Slots  map[string]int   `env:"AUTOMATION_SANDBOX_SLOTS"`
+	Prices map[string]Price `env:"AUTOMATION_SANDBOX_PRICES"`
 	// APIBaseURL is that of OpenHands Cloud.
 	APIBaseURL string `env:"AUTOMATION_OPENHANDS_API_BASE_URL" default:"https://app.all-hands.dev" kind:"url"`
 

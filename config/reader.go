@@ -136,6 +136,10 @@ func (r *reader) set(f field, raw string) error {
 		v, err = parseBool(raw)
 	case []string:
 		v, err = parseOrigins(raw)
+	case map[string]int:
+		v, err = parseSlots(raw)
+	case map[string]Price:
+		v, err = parsePrices(raw)
 	case uuid.UUID:
 		v, err = parseUUID(raw)
 	case Keys:

@@ -141,3 +141,16 @@ func TestSealingKeys(t *testing.T) {
 		require.ErrorContains(t, err, "AUTOMATION_SECRET_KEY is not set")
 	})
 }
+
+func TestWhatAPlanAllowsAndCosts(t *testing.T) {
+	c := mustLoad(t, "AUTOMATION_SANDBOX_SLOTS=openhands=10, E2B = 20", "AUTOMATION_SANDBOX_PRICES=openhands=0.1/0.004,e2b=.08").Sandbox
+	require.Equal(t, map[string]int{"openhands": 10, "e2b": 20}, c.Slots)
+	require.Equal(t, map[string]config.Price{"openhands": {Awake: 0.1, Paused: 0.004}, "e2b": {Awake: 0.08}}, c.Prices)
+	require.Empty(t, mustLoad(t, "AUTOMATION_SANDBOX_SLOTS=", "AUTOMATION_SANDBOX_PRICES=").Sandbox.Slots)
+	for _, bad := range []string{"10", "=10", "openhands", "openhands=", "openhands=0", "openhands=-1", "openhands=1.5", "openhands=ten", "acme=1", "e2b=1,e2b=2", "e2b=9999999"} {
+		require.Contains(t, problems(t, "AUTOMATION_SANDBOX_SLOTS="+bad)["AUTOMATION_SANDBOX_SLOTS"], "e.g. openhands=10,e2b=20", bad)
+	}
+	for _, bad := range []string{"1", "openhands", "e2b=/1", "e2b=-1", "e2b=1/-1", "e2b=NaN", "e2b=Inf", "e2b=1e9", "e2b=1/2/3", "e2b=1€", "e2b=1,e2b=1"} {
+		require.Contains(t, problems(t, "AUTOMATION_SANDBOX_PRICES="+bad)["AUTOMATION_SANDBOX_PRICES"], "e.g. openhands=0.1/0.004", bad)
+	}
+}

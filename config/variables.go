@@ -46,6 +46,10 @@ func (f field) accepts() string {
 		return "a UUID"
 	case []string:
 		return "URLs, comma separated"
+	case map[string]int:
+		return "backend=number, comma separated"
+	case map[string]Price:
+		return "backend=awake/paused, comma separated"
 	case Keys:
 		return "32 bytes in base64, comma separated"
 	}
@@ -84,7 +88,7 @@ var meanings = map[string]string{ //nolint:gosec // names and words, no credenti
 	"AUTOMATION_METRICS_LISTEN":    "where /metrics is served without a login; empty: nowhere",
 	"AUTOMATION_SERVER_PORT":       "port of the default of AUTOMATION_LISTEN",
 	"AUTOMATION_BASE_URL":          "URL at which people and boxes reach the service; its path is the prefix of every route",
-	"AUTOMATION_CORS_ORIGINS":      "accepted; no CORS headers are sent",
+	"AUTOMATION_CORS_ORIGINS":      "pages of other sites that may use cookies here (API.md); unset: the OpenHands API base URL",
 	"AUTOMATION_HTTP_TIMEOUT":      "of one call to another service",
 	"AUTOMATION_HTTP_LONG_TIMEOUT": "accepted; uploads into boxes have a bound of their own",
 
@@ -130,6 +134,8 @@ var meanings = map[string]string{ //nolint:gosec // names and words, no credenti
 	"AUTOMATION_SANDBOX_RECLAIM":                          "what a box frees before it is paused",
 	"AUTOMATION_SANDBOX_EXPORT":                           "whether the history is exported before a box is paused; auto: where there is a delay and the provider does not keep it",
 	"AUTOMATION_DEPLOYMENT_ID":                            "label of the boxes of this deployment; unset: the one in the database",
+	"AUTOMATION_SANDBOX_SLOTS":                            "how many boxes your plan at a provider allows to be awake at a time; for the metrics, nothing is held to it",
+	"AUTOMATION_SANDBOX_PRICES":                           "what an hour of a box costs you there, in your currency: awake, and after the slash paused; for the metrics",
 	"AUTOMATION_OPENHANDS_API_BASE_URL":                   "OpenHands Cloud",
 	"AUTOMATION_AGENT_SERVER_URL":                         "local mode: the agent server that all runs share",
 	"AUTOMATION_AGENT_SERVER_API_KEY":                     "local mode: its key",

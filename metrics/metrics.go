@@ -21,11 +21,16 @@ import (
 type Config struct {
 	Version  string
 	Commit   string
-	Backends []string // known ones: the values of the label provider
-	Serves   []string // of them those with boxes of this process: their counters start at 0
+	Backends []string         // known ones: the values of the label provider
+	Serves   []string         // of them those with boxes of this process: their counters start at 0
+	Slots    map[string]int   // how many boxes may be awake at a backend at a time, where that is known
+	Prices   map[string]Price // what an hour of a box costs at a backend, where that is known
 	Now      func() time.Time
 	Log      *slog.Logger // of scrapes that fail in part
 }
+
+// Price is what one hour of a box costs at a backend, in the operator's own currency.
+type Price struct{ Awake, Paused float64 }
 
 // Metrics is the registry with its collectors. Its methods are safe for concurrent use.
 type Metrics struct {

@@ -27,7 +27,8 @@ import (
 // whole is a registry with everything in it, for one backend that it serves and one that it only knows.
 func whole(t *testing.T, census models.Census) *Metrics {
 	t.Helper()
-	m := New(Config{Version: "1", Commit: "c", Backends: []string{"near", "far"}, Serves: []string{"near"}, Now: time.Now})
+	m := New(Config{Version: "1", Commit: "c", Backends: []string{"near", "far"}, Serves: []string{"near"}, Now: time.Now,
+		Slots: map[string]int{"near": 4}, Prices: map[string]Price{"near": {Awake: 0.5, Paused: 0.125}}})
 	m.WatchState(func(context.Context) (models.Census, error) { return census, nil })
 	m.WatchLoops(func() []loop.Status { return []loop.Status{{Name: "janitor", Every: time.Minute, Began: time.Now()}} })
 	m.Route("GET", "/v1/runs/{id}")
@@ -168,7 +169,7 @@ func TestLabelsAreFromClosedSetsWhateverIsReported(t *testing.T) {
 		m.RunEnded(models.RunEnd{Run: &models.Run{Status: models.RunStatus(word), TriggerSource: &strange, ErrorDetail: &word}})
 		m.ProviderCall(word)(word, time.Second, errors.New(word))
 		m.BoxDeleted(&models.Sandbox{Backend: word, OrderedBy: word, OrderReason: word}, errors.New(word))
-		m.Swept(word, time.Second, 1)
+		m.Swept(word, time.Second, 1, 1)
 		m.Request(t.Context(), "/"+word, word, 1000+n, time.Second)
 	}
 	m := whole(t, models.Census{
@@ -285,9 +286,11 @@ func TestCallsAndDeletesAreCounted(t *testing.T) {
 		require.InDelta(t, 1, value(t, m, "automation_sandbox_deletes_total", "provider=near", "reason="+reason, "result=error"), 0, reason)
 		require.InDelta(t, 1, value(t, m, "automation_sandbox_age_at_deletion_seconds", "provider=near", "reason="+reason), 0, reason)
 	}
-	m.Swept("events", time.Second, 7)
+	m.Swept("events", time.Second, 7, 0)
+	m.Swept("workspace", time.Second, 3, 2)
 	for labels, n := range map[[2]string]float64{
 		{"kind=due", "result=deleted"}: 1, {"kind=due", "result=failed"}: 1, {"kind=orphan", "result=deleted"}: 1, {"kind=events", "result=deleted"}: 7,
+		{"kind=workspace", "result=deleted"}: 3, {"kind=workspace", "result=failed"}: 2,
 	} {
 		require.InDelta(t, n, value(t, m, "automation_sweep_items_total", labels[:]...), 0, "%v", labels)
 	}
@@ -308,6 +311,25 @@ func TestWhatIsDoneInBoxesIsCounted(t *testing.T) {
 	require.EqualValues(t, 2, value(t, m, "automation_reclaim_pass_duration_seconds", "trigger=stop"))
 	require.EqualValues(t, 1, value(t, m, "automation_exports_total", "result=ok"))
 	require.EqualValues(t, 50, value(t, m, "automation_export_bytes_total"))
+}
+
+func TestS1_048_SlotsAndCostsAreShownByWhatIsAwakeAndByThePlanThatIsConfigured(t *testing.T) {
+	census := models.Census{Boxes: []models.BoxCount{
+		{Backend: "near", Observed: models.SeenRunning, N: 2}, {Backend: "near", Observed: models.SeenRunning, Kept: true, N: 1},
+		{Backend: "near", Observed: models.SeenProvisioning, N: 1}, {Backend: "near", Observed: models.SeenDeleting, N: 1},
+		{Backend: "near", Observed: models.SeenSuspended, N: 8}, {Backend: "near", Observed: models.SeenMissing, N: 9},
+		{Backend: "near", Observed: models.SeenFailed, N: 9}, {Backend: "far", Observed: models.SeenRunning, N: 7},
+	}}
+	m := whole(t, census)
+	require.InDelta(t, 5, value(t, m, "automation_sandbox_slots", "kind=used", "provider=near"), 0, "what is paused takes none")
+	require.InDelta(t, 4, value(t, m, "automation_sandbox_slots", "kind=limit", "provider=near"), 0)
+	for state, cost := range map[string]float64{"running": 1.5, "provisioning": 0.5, "deleting": 0.5, "suspended": 1} {
+		require.InDelta(t, cost, value(t, m, "automation_sandbox_estimated_cost_per_hour", "provider=near", "state="+state), 0, state)
+	}
+	bare := New(Config{Backends: []string{"near"}, Serves: []string{"near"}, Now: time.Now})
+	bare.WatchState(func(context.Context) (models.Census, error) { return census, nil })
+	require.Equal(t, map[string][]string{"kind": {"used"}, "provider": {"near"}}, values(families(t, bare)["automation_sandbox_slots"]), "no limit is made up")
+	require.NotContains(t, families(t, bare), "automation_sandbox_estimated_cost_per_hour", "and no price")
 }
 
 func TestTheStateIsReadOnceInAWhileAndNotShownWhenItCannotBe(t *testing.T) {

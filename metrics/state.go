@@ -41,6 +41,10 @@ func (m *Metrics) WatchState(census func(context.Context) (models.Census, error)
 		boxes: desc("automation_sandboxes", "Sandboxes that are not known to be deleted, by what the provider last showed.", "provider", "state", "kept"),
 		held: desc("automation_sandbox_storage_bytes",
 			"What sandboxes that are not known to be deleted last said they hold, by what the provider last showed.", "provider", "state"),
+		slots: desc("automation_sandbox_slots",
+			"Sandboxes that are awake, or on their way to or from it, and how many may be (AUTOMATION_SANDBOX_SLOTS).", "provider", "kind"),
+		costs: desc("automation_sandbox_estimated_cost_per_hour",
+			"What sandboxes cost an hour by the prices that are configured (AUTOMATION_SANDBOX_PRICES).", "provider", "state"),
 		orphans:   desc("automation_sandbox_orphans", "Sandboxes that a provider listed as ours and no row owned, until they are gone.", "provider"),
 		pending:   desc("automation_sandbox_cleanup_pending", "Sandboxes whose due date is ahead.", "provider"),
 		overdue:   desc("automation_sandbox_cleanup_overdue", "Sandboxes past their due date, or ordered deleted, and not gone.", "provider"),
@@ -56,7 +60,7 @@ type state struct {
 	config Config
 	census func(context.Context) (models.Census, error)
 
-	runs, boxes, held, orphans, pending, overdue, oldest, backlog, migration, dirty *prometheus.Desc
+	runs, boxes, held, slots, costs, orphans, pending, overdue, oldest, backlog, migration, dirty *prometheus.Desc
 
 	mu     sync.Mutex
 	latest models.Census
@@ -66,7 +70,9 @@ type state struct {
 
 // Describe implements prometheus.Collector.
 func (s *state) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.runs, s.boxes, s.held, s.orphans, s.pending, s.overdue, s.oldest, s.backlog, s.migration, s.dirty} {
+	for _, d := range []*prometheus.Desc{
+		s.runs, s.boxes, s.held, s.slots, s.costs, s.orphans, s.pending, s.overdue, s.oldest, s.backlog, s.migration, s.dirty,
+	} {
 		out <- d
 	}
 }
@@ -101,6 +107,7 @@ func (s *state) Collect(out chan<- prometheus.Metric) {
 		gauge(s.runs, float64(c.Runs[status]), strings.ToLower(string(status)))
 	}
 	s.collectBoxes(c, gauge)
+	s.collectPlans(c, gauge)
 	gauge(s.migration, float64(c.Migration))
 	dirty := 0.0
 	if c.Dirty {

@@ -27,7 +27,7 @@ func (w *Watchdog) Janitor() loop.Loop {
 
 func (w *Watchdog) sweep(ctx context.Context, places []models.Place) (int, error) {
 	began := w.Store.Now()
-	defer func() { w.swept("due", began, 0) }()
+	defer func() { w.swept("due", began, 0, 0) }()
 	ordered, err := w.Store.OrderDue(ctx, places, sweepBatch, models.AttachedHold)
 	if err != nil {
 		return 0, fmt.Errorf("order due boxes: %w", err)

@@ -187,9 +187,12 @@ func TestLocalMode_WorkspacesOutliveTheirRunsByTheRetention(t *testing.T) {
 		require.NoError(r, err)
 		require.Zero(r, n, "0 keeps all")
 		r.Config.Cleanup.WorkspaceRetention = 24 * time.Hour
+		var told Sweep
+		r.Swept = func(s Sweep) { told = s }
 		n, err = r.purgeWorkspaces(r.Context())
 		require.NoError(r, err)
 		require.Equal(r, 2, n)
+		require.Equal(r, Sweep{Kind: "workspace", Took: told.Took, Removed: 2}, told)
 		for _, path := range kept {
 			require.True(r, exists(path), path)
 		}

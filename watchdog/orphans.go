@@ -31,7 +31,7 @@ func (w *Watchdog) Orphans(p models.Place) loop.Loop {
 
 func (w *Watchdog) orphans(ctx context.Context, p models.Place) (int, error) {
 	began := w.Store.Now()
-	defer func() { w.swept("orphan", began, 0) }()
+	defer func() { w.swept("orphan", began, 0, 0) }()
 	var listed []models.Listed
 	shown := map[string]bool{}
 	for obs, err := range w.Backends[p].List(ctx, sandbox.Label{Deployment: w.Deployment}) {

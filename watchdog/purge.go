@@ -53,7 +53,7 @@ func (w *Watchdog) purge(ctx context.Context) (int, error) {
 		return events, err
 	}
 	n := events + sweeps + requests + len(expired) + exports
-	w.swept("events", now, n)
+	w.swept("events", now, n, 0)
 	if n > 0 {
 		w.Log.InfoContext(ctx, "records purged", "events", events, "sweeps", sweeps, "requests", requests, "outputs", len(expired), "exports", exports)
 	}

@@ -51,8 +51,8 @@ type Watchdog struct {
 	Decide     func(models.Ending) models.Decision // what becomes of the box of a run that ends here
 	Log        *slog.Logger
 
-	StaleNudge   loop.Nudge // woken when a command was started
-	JanitorNudge loop.Nudge // woken when a stamp was written or moved
+	StaleNudges  map[models.Place]loop.Nudge // woken when a command was started; local mode has no place
+	JanitorNudge loop.Nudge                  // woken when a stamp was written or moved
 	SettleNudges map[models.Place]loop.Nudge
 
 	AftercareNudge loop.Nudge // woken when a run of local mode has ended
@@ -63,22 +63,23 @@ type Watchdog struct {
 
 // Sweep is one such pass.
 type Sweep struct {
-	Kind    string // due, orphan, events
+	Kind    string // due, orphan, workspace, events
 	Took    time.Duration
-	Removed int // records that it removed itself; boxes are the settler's
+	Removed int // records and workspaces that it removed itself; boxes are the settler's
+	Failed  int // of those that it could not remove
 }
 
 // swept tells of a pass that began at began.
-func (w *Watchdog) swept(kind string, began time.Time, removed int) {
+func (w *Watchdog) swept(kind string, began time.Time, removed, failed int) {
 	if w.Swept != nil {
-		w.Swept(Sweep{Kind: kind, Took: w.Store.Now().Sub(began), Removed: removed})
+		w.Swept(Sweep{Kind: kind, Took: w.Store.Now().Sub(began), Removed: removed, Failed: failed})
 	}
 }
 
 // Loops returns the duties of this process. In local mode there are no boxes: nothing is swept, settled or looked for
 // (S1-053, S1-061).
 func (w *Watchdog) Loops() []loop.Loop {
-	loops := []loop.Loop{w.Stale(), w.Purge()}
+	loops := []loop.Loop{w.Stray(), w.Purge()}
 	if w.Local != nil {
 		return append(loops, w.Aftercare(), w.Workspaces())
 	}
@@ -87,7 +88,7 @@ func (w *Watchdog) Loops() []loop.Loop {
 		loops = append(loops, w.Idle())
 	}
 	for _, p := range w.places() {
-		loops = append(loops, w.Settle(p))
+		loops = append(loops, w.Stale(p), w.Settle(p))
 		if c := w.Backends[p].Capabilities(); c.List && c.Labels {
 			loops = append(loops, w.Orphans(p))
 		}

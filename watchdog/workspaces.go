@@ -51,8 +51,10 @@ func (w *Watchdog) purgeWorkspaces(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	removed, failed := 0, error(nil)
-	limit := w.Store.Now().Add(-w.Config.Cleanup.WorkspaceRetention)
+	removed, failed := 0, []error(nil)
+	now := w.Store.Now()
+	defer func() { w.swept("workspace", now, removed, len(failed)) }()
+	limit := now.Add(-w.Config.Cleanup.WorkspaceRetention)
 	for id, ended := range candidates {
 		if end, known := ends[id]; known && end == nil {
 			continue // its run has not ended
@@ -63,7 +65,7 @@ func (w *Watchdog) purgeWorkspaces(ctx context.Context) (int, error) {
 			continue
 		}
 		if err := folder.RemoveAll(id.String()); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("remove workspace %s: %w", id, err))
+			failed = append(failed, fmt.Errorf("remove workspace %s: %w", id, err))
 			continue
 		}
 		if removed++; removed == workspacesPerScan || ctx.Err() != nil {
@@ -73,7 +75,7 @@ func (w *Watchdog) purgeWorkspaces(ctx context.Context) (int, error) {
 	if removed > 0 {
 		w.Log.InfoContext(ctx, "workspaces removed", "count", removed)
 	}
-	return removed, failed
+	return removed, errors.Join(failed...)
 }
 
 // openFolder opens base/name, which must be a directory itself and no link to one.

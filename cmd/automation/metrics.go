@@ -18,8 +18,13 @@ import (
 
 // measure makes the metrics, before the parts that report to them.
 func (a *App) measure(context.Context) error {
+	prices := map[string]metrics.Price{}
+	for name, price := range a.config.Sandbox.Prices {
+		prices[name] = metrics.Price(price)
+	}
 	a.metrics = metrics.New(metrics.Config{
-		Version: version, Commit: commit(), Backends: backend.Names(), Serves: a.served(), Now: a.store.Now, Log: a.component("metrics"),
+		Version: version, Commit: commit(), Backends: backend.Names(), Serves: a.served(), Slots: a.config.Sandbox.Slots, Prices: prices,
+		Now: a.store.Now, Log: a.component("metrics"),
 	})
 	a.metrics.WatchPools(a.store.Pools())
 	a.metrics.WatchState(a.store.Census)
@@ -34,7 +39,7 @@ func (a *App) runEnded(e models.RunEnd) {
 	}
 }
 
-func (a *App) swept(s watchdog.Sweep) { a.metrics.Swept(s.Kind, s.Took, s.Removed) }
+func (a *App) swept(s watchdog.Sweep) { a.metrics.Swept(s.Kind, s.Took, s.Removed, s.Failed) }
 
 // knowRoutes tells the metrics the templates of the routes.
 func (a *App) knowRoutes(h http.Handler) error {
