@@ -106,35 +106,28 @@ func (d *deletion) empty(fd, depth int) error {
 
 // unlinkFiles removes what is no directory, and names the directories.
 func (d *deletion) unlinkFiles(fd int, failed func(string, error)) (directories []string, err error) {
-	buffer := listings.Get().(*[32 << 10]byte)
-	defer listings.Put(buffer)
 	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, 64)
 	writable := false
-	for d.ctx.Err() == nil {
-		n, err := retry(func() (int, error) { return unix.ReadDirent(fd, buffer[:]) })
-		if n <= 0 {
-			return directories, err
+	err = list(fd, func(name string, _ byte) {
+		if d.ctx.Err() != nil {
+			return
 		}
-		_, _, names = unix.ParseDirent(buffer[:n], -1, names[:0])
-		for _, name := range names {
-			err := unix.Unlinkat(fd, name, 0)
-			if errors.Is(err, unix.EACCES) && !writable {
-				writable = unix.Fchmod(fd, 0o700) == nil
-				err = unix.Unlinkat(fd, name, 0)
-			}
-			switch {
-			case err == nil, errors.Is(err, fs.ErrNotExist):
-			case errors.Is(err, unix.EISDIR):
-				directories = append(directories, name)
-			default:
-				failed(name, err)
-			}
+		err := unix.Unlinkat(fd, name, 0)
+		if errors.Is(err, unix.EACCES) && !writable {
+			writable = unix.Fchmod(fd, 0o700) == nil
+			err = unix.Unlinkat(fd, name, 0)
 		}
-	}
-	return directories, d.ctx.Err()
+		switch {
+		case err == nil, errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, unix.EISDIR):
+			directories = append(directories, name)
+		default:
+			failed(name, err)
+		}
+	})
+	return directories, errors.Join(err, d.ctx.Err())
 }
 
 // lift moves a directory up into the trash, where it comes under a later batch. A mount point cannot be moved, and a directory

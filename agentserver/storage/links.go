@@ -1,10 +1,9 @@
 package storage
 
 import (
+	"context"
 	"os"
-	"path"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,25 +25,12 @@ func leadsTo(dir int, name string) string {
 	return target
 }
 
-// linkedPlaces lists the checkouts of a tenant in which the place of a dependency is a link.
-func linkedPlaces(t Tenant) []lead {
-	var leads []lead
+// linkedPlaces are the links by which a tenant uses dependencies of others.
+func linkedPlaces(ctx context.Context, t Tenant) (leads []lead) {
 	for _, p := range t.parts {
 		for _, workspace := range p.workspaces {
-			for _, checkout := range checkouts(p.area.root, workspace, checkoutDepth) {
-				dir, err := p.area.root.descend(checkout)
-				if err != nil {
-					continue
-				}
-				for _, r := range rebuildables {
-					if st, err := dir.stat(r.name); err != nil || !isLink(st) || strings.Contains(r.name, "/") {
-						continue
-					}
-					if target := leadsTo(dir.fd(), r.name); target != "" {
-						leads = append(leads, lead{p.area.path(path.Join(checkout, r.name)), target})
-					}
-				}
-				dir.close()
+			for _, c := range surveyed(ctx, p.area, workspace) {
+				leads = append(leads, c.leads...)
 			}
 		}
 	}
@@ -52,21 +38,19 @@ func linkedPlaces(t Tenant) []lead {
 }
 
 // keepLinked refuses the dependencies that others link into.
-func keepLinked(tenants []Found, others []lead) {
+func keepLinked(tenants []Found) {
+	var leads []lead
 	for _, t := range tenants {
-		others = append(others, t.leads...)
-	}
-	if len(others) == 0 {
-		return
+		leads = append(leads, t.leads...)
 	}
 	for _, t := range tenants {
 		for i := range t.Units {
 			u := &t.Units[i]
-			if u.Tier != TierDependencies || u.Refuse != "" {
+			if len(leads) == 0 || u.Tier != TierDependencies || u.Refuse != "" {
 				continue
 			}
 			absolute := u.part.area.path(u.name)
-			for _, l := range others {
+			for _, l := range leads {
 				if within(l.to, absolute) && !within(l.from, absolute) {
 					u.Refuse = reasonLinked
 				}

@@ -93,23 +93,20 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) 
 	}
 	around := s.around
 	around.mounts = mountPoints()
-	var others []lead
-	if !what.sparing {
-		for _, t := range tenants {
-			if !wanted(t) {
-				others = append(others, linkedPlaces(t)...)
-			}
-		}
+	all, errs, asked := make([]Found, len(tenants)), make([]error, len(tenants)), make([]bool, len(tenants))
+	for i, t := range tenants {
+		asked[i] = wanted(t)
 	}
-	tenants = slices.DeleteFunc(tenants, func(t Tenant) bool { return !wanted(t) })
-	found.Tenants = make([]Found, len(tenants))
-	errs := make([]error, len(tenants))
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range min(scanWorkers, len(tenants)) {
 		workers.Go(func() {
 			for i := range next {
-				found.Tenants[i], errs[i] = look(ctx, tenants[i], around, what)
+				if asked[i] {
+					all[i], errs[i] = look(ctx, tenants[i], around, what)
+				} else if !what.sparing {
+					all[i].leads = linkedPlaces(ctx, tenants[i])
+				}
 			}
 		})
 	}
@@ -118,7 +115,12 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) 
 	}
 	close(next)
 	workers.Wait()
-	keepLinked(found.Tenants, others)
+	keepLinked(all)
+	for i := range all {
+		if asked[i] {
+			found.Tenants = append(found.Tenants, all[i])
+		}
+	}
 	return found, errors.Join(errs...)
 }
 
@@ -138,16 +140,14 @@ func (s *Storage) tenants(ctx context.Context) ([]Tenant, error) {
 // look finds what one tenant could give, and its size if asked. Only the end of ctx is an error.
 func look(ctx context.Context, t Tenant, around surroundings, what aim) (Found, error) {
 	found := Found{Tenant: t}
-	if !what.sparing {
-		found.leads = linkedPlaces(t)
-	}
 	for _, p := range t.parts {
 		for _, home := range p.homes {
 			found.Units = append(found.Units, caches(p, home, around)...)
 		}
 		for _, workspace := range p.workspaces {
 			if !what.sparing {
-				found.Units = append(found.Units, dependencies(ctx, p, workspace, around)...)
+				units, leads := dependencies(ctx, p, workspace, around)
+				found.Units, found.leads = append(found.Units, units...), append(found.leads, leads...)
 			}
 		}
 		if p.runtime != "" {

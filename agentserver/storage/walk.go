@@ -83,45 +83,34 @@ type subdirectory struct {
 	st   unix.Stat_t
 }
 
-var listings = sync.Pool{New: func() any { return new([32 << 10]byte) }}
-
 // read counts what a directory holds, and returns its directories.
 func (w *walker) read(fd int, dev uint64, here *tallied, t *tally) (below []subdirectory) {
-	buffer := listings.Get().(*[32 << 10]byte)
-	defer listings.Put(buffer)
 	var top checkoutMark
-	names := make([]string, 0, 64)
-	for {
-		n, err := retry(func() (int, error) { return unix.ReadDirent(fd, buffer[:]) })
-		if n <= 0 {
-			here.partial = here.partial || err != nil
-			return below
-		}
-		_, _, names = unix.ParseDirent(buffer[:n], -1, names[:0])
-		for _, name := range names {
-			var st unix.Stat_t
-			err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-			if t.wary {
-				here.checkout = top.see(name) || here.checkout
-				if here.work == "" && isWork(name) {
-					here.work = name
-				}
-			}
-			switch {
-			case err != nil:
-				here.partial = here.partial || !errors.Is(err, fs.ErrNotExist)
-			case !isDir(st):
-				here.file(st)
-				if t.path != "" && isLink(st) {
-					here.leads = append(here.leads, leadsTo(fd, name))
-				}
-			case st.Dev != dev:
-				here.mount = true
-			case !t.apart[identityOf(st)]:
-				below = append(below, subdirectory{name, st})
+	err := list(fd, func(name string, _ byte) {
+		var st unix.Stat_t
+		err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if t.wary {
+			here.checkout = top.see(name) || here.checkout
+			if here.work == "" && isWork(name) {
+				here.work = name
 			}
 		}
-	}
+		switch {
+		case err != nil:
+			here.partial = here.partial || !errors.Is(err, fs.ErrNotExist)
+		case !isDir(st):
+			here.file(st)
+			if t.path != "" && isLink(st) {
+				here.leads = append(here.leads, leadsTo(fd, name))
+			}
+		case st.Dev != dev:
+			here.mount = true
+		case !t.apart[identityOf(st)]:
+			below = append(below, subdirectory{name, st})
+		}
+	})
+	here.partial = here.partial || err != nil
+	return below
 }
 
 // enter goes down one directory, or has another walker do it.
