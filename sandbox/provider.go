@@ -44,6 +44,10 @@ func (w *work) inspect() (models.Step, bool, error) {
 		w.again(&step, "inspected", errors.New("the provider shows it deleting"))
 		return step, true, nil
 	case models.SeenProvisioning:
+		if b.Desired == models.WantSuspended { // somebody starts it, unless the order is still to be fulfilled
+			running := models.WantRunning
+			step.Adopt = &running
+		}
 		if b.Desired == models.WantDeleted || b.Desired == models.WantSuspended && b.CreatedBy == models.CreatedByRuntime {
 			return step, false, nil
 		}

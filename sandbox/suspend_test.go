@@ -237,6 +237,29 @@ func TestS0_036_AProvidersIdlePauseIsAdoptedNeverFought(t *testing.T) {
 	})
 }
 
+func TestAStartByHandIsAdoptedWhileTheBoxStillBoots(t *testing.T) {
+	for _, by := range []string{models.CreatedByDispatch, models.CreatedByRuntime} {
+		t.Run(by, func(t *testing.T) {
+			one(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
+				_, box := r.running(func(_ *models.Run, b *models.Sandbox) { b.CreatedBy = by })
+				r.fake.IdlePause(box.ID)
+				require.NoError(r, r.store.NudgeBox(r.Context(), box.ID))
+				r.settleFor(time.Hour)
+				r.is(box.ID, models.WantSuspended, models.SeenSuspended, true)
+
+				r.fake.Boot(box.ID)
+				require.NoError(r, r.store.NudgeBox(r.Context(), box.ID))
+				r.settle()
+				r.is(box.ID, models.WantRunning, models.SeenProvisioning, false)
+				r.fake.Wake(box.ID)
+				r.settleFor(time.Hour)
+				r.is(box.ID, models.WantRunning, models.SeenRunning, true)
+				require.Zero(r, r.fake.Count("Suspend"), "it is not fought")
+			})
+		})
+	}
+}
+
 func TestAnOrderThatTheProviderForestalledIsDone(t *testing.T) {
 	one(t, sandboxtest.Quirks{}, withDelay, func(r *rig) {
 		run, box := r.running()

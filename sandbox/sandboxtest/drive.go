@@ -56,6 +56,9 @@ func (f *Fake) IdlePause(workspace uuid.UUID) { f.set(workspace, models.SeenSusp
 // Wake lets a suspended box run, the way a person at the provider's own console does.
 func (f *Fake) Wake(workspace uuid.UUID) { f.set(workspace, models.SeenRunning) }
 
+// Boot starts a box the way the provider's own UI would; it shows it starting until Wake.
+func (f *Fake) Boot(workspace uuid.UUID) { f.set(workspace, models.SeenProvisioning) }
+
 // Break puts a box into the provider's error state.
 func (f *Fake) Break(workspace uuid.UUID) { f.set(workspace, models.SeenFailed) }
 
