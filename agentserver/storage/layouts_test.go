@@ -145,6 +145,38 @@ func TestS0_067_RetentionOfOneConversation(t *testing.T) {
 	require.False(t, there(idB))
 }
 
+func TestS0_069_OnStopDropsTheRuntimeAsSoonAsTheConversationHasStopped(t *testing.T) {
+	f := newFleet(t, Settings{Grace: 24 * time.Hour}) // the server itself keeps everything for ever
+	for _, id := range []string{idA, idB} {
+		f.runtime(id, 0)
+		f.lease(id, f.clock.now().Add(time.Minute))
+	}
+	require.NoError(t, f.histories.SetRetention(idA, conversation.Retention{Policy: conversation.OnStop}))
+	runtime := func(id string) string { return filepath.Join(f.home, "state/runtime-data", id) }
+	stop := func(id string) {
+		require.NoError(t, os.Remove(filepath.Join(f.home, "history", id, "owner_lease.json")))
+	}
+	f.text("history/"+idA+"/base_state.json", `{"execution_status":"running"}`)
+	for _, request := range []Request{{}, {Tier: TierRuntime}} {
+		f.reclaim(request)
+		require.NoError(t, f.Maintain(t.Context()))
+		require.FileExists(t, filepath.Join(runtime(idA), "workspace/untracked"), "its agent works")
+	}
+	f.text("history/"+idA+"/base_state.json", `{"execution_status":"paused"}`)
+	require.NoError(t, f.Maintain(t.Context()))
+	require.FileExists(t, filepath.Join(runtime(idA), "workspace/untracked"), "its container still has it open")
+
+	history := fingerprint(t, filepath.Join(f.home, "history", idA, "events"))
+	stop(idA)
+	stop(idB)
+	f.clock.advance(time.Minute) // no grace, no age
+	require.NoError(t, f.Maintain(t.Context()))
+	require.NoDirExists(t, runtime(idA), "home and workspace, the very next pass")
+	require.Equal(t, StateArchived, f.of(idA).State)
+	require.Equal(t, history, fingerprint(t, filepath.Join(f.home, "history", idA, "events")))
+	require.FileExists(t, filepath.Join(runtime(idB), "workspace/node_modules/left-pad/index.js"), "who did not ask for it keeps what it has")
+}
+
 func TestS0_049_AMoveThatFailsTakesTheArchiveMarkAwayAgain(t *testing.T) {
 	f := newFleet(t, Settings{})
 	f.runtime(idA, time.Hour)

@@ -32,6 +32,8 @@ func (s *Storage) move(ctx context.Context, item *Item) {
 	}
 	a.trash.hold(entry) // until it has been looked at
 	busy := item.layout.whileIdle(item.ConversationID, func() {
+		began := time.Now()
+		defer func() { item.held = time.Since(began) }()
 		if reason := item.take(parent, base, dir, entry); reason != "" {
 			item.skip(reason)
 		} else {

@@ -60,8 +60,9 @@ type Item struct {
 	unit       Unit
 	layout     layout
 	lastActive time.Time
-	entry      string    // its name in the trash, once moved
-	moved      time.Time // when; on the clock of this process
+	entry      string        // its name in the trash, once moved
+	moved      time.Time     // when; on the clock of this process
+	held       time.Duration // how long its tenant was held idle for that
 }
 
 // Request asks for a pass.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Result is what a pass did, or would do.
@@ -13,6 +14,8 @@ type Result struct {
 	DurationSeconds float64 `json:"duration_seconds"`
 	FreedBytes      int64   `json:"freed_bytes"` // of a dry run: that would be
 	Items           []Item  `json:"items"`
+
+	Held time.Duration `json:"-"` // the longest that a conversation was held idle for one item
 }
 
 // Reclaim plans a pass and, unless it is a dry run, applies it at once; with a plan id it applies that plan and skips what
@@ -43,6 +46,9 @@ func (s *Storage) Reclaim(ctx context.Context, request Request) (Result, error) 
 	if !request.DryRun {
 		result.FreedBytes = s.apply(ctx, result.Items, fresh)
 	}
+	for _, item := range result.Items {
+		result.Held = max(result.Held, item.held)
+	}
 	result.DurationSeconds = s.options.Now().Sub(began).Seconds()
 	return result, nil
 }
@@ -70,9 +76,13 @@ func (s *Storage) plan(ctx context.Context, id string, request Request) ([]Item,
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	items := Plan(found, request, s.options.Settings)
+	kept := slices.Clone(items)
+	for i := range kept {
+		kept[i].unit.links = nil // it is measured anew before it goes
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.plans = append(s.plans, keptPlan{id, append([]Item{}, items...)})
+	s.plans = append(s.plans, keptPlan{id, kept})
 	if len(s.plans) > keptPlans {
 		s.plans = s.plans[1:]
 	}
