@@ -11,6 +11,9 @@ import (
 // defaultTimeout is the time in seconds that a command gets when the request names none.
 const defaultTimeout = 300
 
+// mostKey is the longest key of a start, in bytes.
+const mostKey = 255
+
 // bashRequest reads and checks the body of a start. false: the answer has been written.
 func bashRequest(w http.ResponseWriter, r *http.Request) (command.Spec, bool) {
 	body, ok := readBody(w, r)
@@ -36,6 +39,9 @@ func bashRequest(w http.ResponseWriter, r *http.Request) (command.Spec, bool) {
 		spec.Cwd = &cwd
 	}
 	spec.Timeout = check.whole(body, "timeout", defaultTimeout)
+	if spec.Key, _ = check.text(body, "idempotency_key"); len(spec.Key) > mostKey { // ours: start_once_v1
+		check.add(invalid{"string_too_long", []any{"body", "idempotency_key"}, "String should have at most 255 characters", spec.Key, map[string]any{"max_length": mostKey}})
+	}
 	return spec, !check.answered(w)
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // capabilities announces what this server can do beyond the contract (design: the in-box API).
-var capabilities = []string{"storage_status_v1", "storage_reclaim_v1", "conversation_retention_v1", "process_output_v1"}
+var capabilities = []string{"storage_status_v1", "storage_reclaim_v1", "conversation_retention_v1", "process_output_v1", "start_once_v1"}
 
 // alive says that the process is up.
 func alive(w http.ResponseWriter, _ *http.Request) {

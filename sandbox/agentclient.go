@@ -20,6 +20,7 @@ const (
 	FeatureStorageStatus  = "storage_status_v1"
 	FeatureStorageReclaim = "storage_reclaim_v1"
 	FeatureProcessOutput  = "process_output_v1"
+	FeatureStartOnce      = "start_once_v1"
 )
 
 // Deadlines of single calls, and the most that is read of one answer.
@@ -125,17 +126,29 @@ func (a Agent) Upload(ctx context.Context, path string, r io.Reader) error {
 
 // StartCommand starts a shell command in the box, ended by the box after timeout, and returns the id it got.
 func (a Agent) StartCommand(ctx context.Context, command string, timeout time.Duration) (string, error) {
+	id, _, err := a.startCommand(ctx, map[string]any{"command": command}, timeout)
+	return id, err
+}
+
+// StartCommandOnce is StartCommand where nothing was started with the key before (start_once_v1): otherwise it returns that
+// command, and its text.
+func (a Agent) StartCommandOnce(ctx context.Context, key, command string, timeout time.Duration) (id, text string, err error) {
+	return a.startCommand(ctx, map[string]any{"command": command, "idempotency_key": key}, timeout)
+}
+
+func (a Agent) startCommand(ctx context.Context, body map[string]any, timeout time.Duration) (id, text string, err error) {
 	var answer struct {
-		ID string `json:"id"`
+		ID      string `json:"id"`
+		Command string `json:"command"`
 	}
-	body := map[string]any{"command": command, "timeout": int(max(timeout, time.Second) / time.Second)}
+	body["timeout"] = int(max(timeout, time.Second) / time.Second)
 	if err := a.post(ctx, "/api/bash/start_bash_command", body, &answer, agentCall); err != nil {
-		return "", err
+		return "", "", err
 	}
 	if answer.ID == "" {
-		return "", errors.New("start command: the box named no id")
+		return "", "", errors.New("start command: the box named no id")
 	}
-	return answer.ID, nil
+	return answer.ID, answer.Command, nil
 }
 
 // StopCommand ends a command's processes; stopping one that has ended is nil.

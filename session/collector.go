@@ -33,6 +33,7 @@ type collector struct {
 	poked   chan struct{}     // the stop is asked for, perhaps
 	session *customer.Session // as step has read it last, which alone looks at it
 	silent  time.Time         // since when the box has not answered; zero: it answers
+	fallen  time.Time         // since when the command is known to have gone with the agent server; zero: it has not
 	stopper sync.Once
 }
 
@@ -138,7 +139,7 @@ func (c *collector) step(ctx context.Context) error {
 	}
 	box, err := c.box(ctx)
 	if errors.Is(err, models.ErrNotFound) {
-		return c.close(ctx, customer.End{State: customer.Stopped, Reason: customer.ReasonDeleted})
+		return c.close(ctx, deleted)
 	}
 	if err != nil {
 		return err
@@ -151,10 +152,13 @@ func (c *collector) step(ctx context.Context) error {
 		return fmt.Errorf("%w: it is %s", ErrNotRunning, box.Observed)
 	}
 	agent := c.s.agent(box)
-	if session.CommandID == nil {
-		err = c.start(ctx, agent)
-	} else {
+	switch {
+	case session.CommandID != nil:
 		err = c.follow(ctx, agent)
+	case c.anew(box): // whatever became of the start
+		return c.close(ctx, paused)
+	default:
+		err = c.start(ctx, agent, box.AwakeEpoch)
 	}
 	var refused *sandbox.AgentError
 	if errors.Is(err, sandbox.ErrUnreachable) || errors.As(err, &refused) {
@@ -162,19 +166,6 @@ func (c *collector) step(ctx context.Context) error {
 	}
 	c.silent = time.Time{}
 	return err
-}
-
-// over tells from the box how a session ended that can end no other way (S2-047).
-func (c *collector) over(box *models.Sandbox) (customer.End, bool) {
-	switch {
-	case box.Observed == models.SeenDeleted, box.Observed == models.SeenMissing:
-		return customer.End{State: customer.Stopped, Reason: customer.ReasonDeleted}, true
-	case box.Observed == models.SeenSuspended && !c.s.Capabilities(box.Backend).MemoryKept():
-		return customer.End{State: customer.Stopped, Reason: customer.ReasonPaused}, true
-	case box.Observed == models.SeenFailed:
-		return customer.End{State: customer.Failed, Reason: customer.ReasonLost}, true
-	}
-	return customer.End{}, false
 }
 
 // unanswered has the box looked at that does not answer, or only with errors, and gives the session up for lost when that has
@@ -193,93 +184,8 @@ func (c *collector) unanswered(ctx context.Context, box *models.Sandbox, cause e
 	return c.close(ctx, customer.End{State: customer.Failed, Reason: customer.ReasonLost})
 }
 
-// start starts the command, once: where an earlier start was sent and its answer lost, the command is looked up first.
-func (c *collector) start(ctx context.Context, agent sandbox.Agent) error {
-	if c.session.StartSentAt != nil {
-		id, err := agent.FindCommand(ctx, ": "+c.session.ID+";")
-		if err != nil {
-			return err
-		}
-		if id != "" {
-			return c.started(ctx, agent, id)
-		}
-		if c.session.StopAskedAt != nil { // it never began, and now it must not (S2-034)
-			return c.close(ctx, customer.End{State: customer.Stopped, Reason: customer.ReasonStopped})
-		}
-	}
-	if err := c.s.Agents.SendStart(ctx, c.session.ID, c.token); err != nil {
-		return err
-	}
-	c.session.StartSentAt = &c.session.CreatedAt
-	id, err := agent.StartCommand(ctx, startLine(c.session.ID, c.s.Command), commandLife)
-	var refused *sandbox.AgentError
-	switch {
-	case errors.As(err, &refused) && refused.Status/100 == 4:
-		return c.close(ctx, customer.End{State: customer.Failed, Reason: customer.ReasonStartFailed})
-	case err != nil:
-		return err
-	}
-	return c.started(ctx, agent, id)
-}
-
-func (c *collector) started(ctx context.Context, agent sandbox.Agent, commandID string) error {
-	if err := c.s.Agents.SessionStarted(ctx, c.session.ID, commandID); err != nil {
-		return err
-	}
-	c.session.CommandID = &commandID
-	c.s.announce(c.session.ID)
-	c.poke() // a stop that came meanwhile
-	return c.follow(ctx, agent)
-}
-
-// follow stores what the command prints until it ends. An error says that the box broke off.
-func (c *collector) follow(ctx context.Context, agent sandbox.Agent) error {
-	exit, err := c.store(ctx, agent)
-	if isUnknown(err) { // its records are gone
-		return c.close(ctx, customer.End{State: customer.Failed, Reason: customer.ReasonLost})
-	}
-	if err != nil {
-		return err
-	}
-	return c.close(ctx, ending(exit))
-}
-
 // isUnknown reports whether the box answered that it knows no such command.
 func isUnknown(err error) bool {
 	var answer *sandbox.AgentError
 	return errors.As(err, &answer) && answer.Status == http.StatusNotFound
-}
-
-// Exit codes and reasons of the agent server (process_output_v1), beside those that go through as they are.
-const (
-	boxStopped  = "stopped"
-	boxTimedOut = "timed_out"
-	signalBase  = 128 // an exit by signal n is shown as 128+n (S2-041)
-)
-
-// ending is how a session ended whose command did so by itself.
-func ending(exit sandbox.Frame) customer.End {
-	end := customer.End{State: customer.Failed, Reason: exit.Reason, ExitCode: exit.ExitCode}
-	if code := exit.ExitCode; code != nil && *code < 0 && exit.Reason != customer.ReasonStartFailed && exit.Reason != customer.ReasonLost {
-		shown := signalBase - *code
-		end.ExitCode = &shown
-	}
-	switch {
-	case exit.Reason == boxStopped: // with the agent server of the box
-		end.Reason = customer.ReasonLost
-	case exit.Reason == boxTimedOut:
-		end.Reason = customer.ReasonKilled
-	case end.ExitCode != nil && *end.ExitCode == 0:
-		end.State = customer.Stopped
-	}
-	return end
-}
-
-// close records the end.
-func (c *collector) close(ctx context.Context, end customer.End) error {
-	if err := c.s.Agents.CloseSession(ctx, c.session.ID, c.token, end); err != nil {
-		return err
-	}
-	c.log.InfoContext(ctx, "agent of a customer ended", "state", end.State, "reason", end.Reason)
-	return nil
 }

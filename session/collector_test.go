@@ -49,20 +49,31 @@ func newHeld(t *testing.T, handler http.HandlerFunc) *held {
 	return h
 }
 
+// send records that the start was sent; what became of it is not known.
+func (h *held) send() {
+	h.Helper()
+	_, err := h.agents.SendStart(h.Context(), h.id, h.token, h.row().AwakeEpoch)
+	require.NoError(h, err)
+}
+
 // step takes one step of a collector whose box has not answered for long.
 func (h *held) step(silentFor time.Duration) (silent time.Time, err error) {
 	h.Helper()
 	return h.s.Step(h.Context(), h.session(h.id), h.token, time.Now().Add(-silentFor))
 }
 
-func TestS2_034_AStartWhoseAnswerWasLostIsNotSentAgainOnceItsStopIsAskedFor(t *testing.T) {
+func TestS2_034_AStartThatIsNotFoundIsNotSentAgain(t *testing.T) {
 	h := newHeld(t, func(w http.ResponseWriter, r *http.Request) {
 		require.False(t, strings.HasSuffix(r.URL.Path, "/start_bash_command"))
 		_, _ = io.WriteString(w, `{"items":[]}`)
 	})
-	require.NoError(t, h.agents.SendStart(t.Context(), h.id, h.token))
+	h.send()
 	_, err := h.agents.StopSession(t.Context(), h.box.ID)
 	require.NoError(t, err)
+	_, err = h.step(0)
+	require.ErrorContains(t, err, "not known yet", "it may still arrive")
+	require.False(t, h.session(h.id).Closed())
+	h.clock.advance(2 * time.Minute)
 	_, err = h.step(0)
 	require.NoError(t, err)
 	last := h.session(h.id)

@@ -41,7 +41,9 @@ const (
 	claimEvery  = 2 * time.Second
 	claimBatch  = 16
 	purgeEvery  = 10 * time.Minute
-	purgeBatch  = 8                         // sessions, of up to some 11 MiB of lines each, in one transaction
+	purgeBatch  = 8 // sessions, of up to some 11 MiB of lines each, in one transaction
+	rowsEvery   = time.Hour
+	rowsBatch   = 500
 	keptFor     = 24*time.Hour - purgeEvery // so that it is gone 24 h after the end at the latest (S2-055)
 	stopGrace   = 10 * time.Second          // between SIGTERM and SIGKILL (S2-035)
 	stopWithin  = 15 * time.Second          // for the answer to a stop
@@ -61,6 +63,8 @@ type Config struct {
 	Capabilities func(backend string) sandbox.Capabilities
 	HTTP         *http.Client // for the agent servers; nil: a shared one
 	Log          *slog.Logger // nil: silent
+	// Retention is how long the rows of sessions that ended, and of keys that are valid no more, are kept.
+	Retention time.Duration
 	// Collected is told of what was stored: bytes of each stream, and those that the box had lost; nil: nobody.
 	Collected func(stdout, stderr, lost int64)
 	// Reads is told of each reader, and what it returns of why it left (see the Left constants); nil: nobody.
@@ -118,14 +122,35 @@ func (s *Sessions) Close() {
 	s.tasks.Wait()
 }
 
-// Loops are the duties: claiming sessions that nobody collects, and dropping what was printed long ago.
+// Loops are the duties: claiming sessions that nobody collects, and dropping what was printed long ago, and later the rows.
 func (s *Sessions) Loops() []loop.Loop {
 	return []loop.Loop{
 		{Name: "agents", Every: claimEvery, Batch: claimBatch, Nudge: s.nudge, Pass: s.claim},
 		{Name: "agent output", Every: purgeEvery, Batch: purgeBatch, Pass: func(ctx context.Context) (int, error) {
 			return s.Agents.PurgeOutput(ctx, s.Store.Now().Add(-keptFor), purgeBatch)
 		}},
+		{Name: "agent rows", Every: rowsEvery, Batch: rowsBatch, Pass: s.purgeRows},
 	}
+}
+
+// purgeRows removes a batch of each kind of row that nobody needs any more, and returns the size of the largest.
+func (s *Sessions) purgeRows(ctx context.Context) (int, error) {
+	now, most := s.Store.Now(), 0
+	for _, purge := range []struct {
+		rows   func(ctx context.Context, before time.Time, limit int) (int, error)
+		before time.Time
+	}{
+		{s.Agents.PurgeSessions, now.Add(-s.Retention)},
+		{s.Agents.PurgeKeys, now.Add(-s.Retention)},
+		{s.Agents.PurgeTickets, now.Add(-customer.TicketLife)},
+	} {
+		n, err := purge.rows(ctx, purge.before, rowsBatch)
+		if err != nil {
+			return most, err
+		}
+		most = max(most, n)
+	}
+	return most, nil
 }
 
 // claim takes sessions that nobody collects, each into a collector of its own.

@@ -71,7 +71,7 @@ func (j *job) prepare() {
 	}
 	j.output = newOutput(r, j.id)
 	j.group.from = 1
-	j.write(record{Type: "command", ID: j.id, Timestamp: j.began, Command: j.spec.Command, Cwd: j.spec.Cwd, Timeout: j.spec.Timeout})
+	j.write(record{Type: "command", ID: j.id, Timestamp: j.began, Command: j.spec.Command, Cwd: j.spec.Cwd, Timeout: j.spec.Timeout, Key: j.spec.Key})
 }
 
 // run is the whole life of the command.

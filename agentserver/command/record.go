@@ -40,6 +40,7 @@ type record struct {
 	Command string  `json:"command,omitempty"`
 	Cwd     *string `json:"cwd,omitempty"`
 	Timeout int     `json:"timeout,omitempty"`
+	Key     string  `json:"key,omitempty"`
 
 	PID     int    `json:"pid,omitempty"`
 	Started string `json:"started,omitempty"`
@@ -158,7 +159,7 @@ func (j *job) replay() (leftover, error) {
 		}
 		switch line.Type {
 		case "command":
-			j.spec = Spec{Command: line.Command, Cwd: line.Cwd, Timeout: line.Timeout}
+			j.spec = Spec{Command: line.Command, Cwd: line.Cwd, Timeout: line.Timeout, Key: line.Key}
 			j.runner.events = append(j.runner.events, Event{ID: j.id, At: line.Timestamp, job: j, Order: -1})
 		case "process":
 			left = leftover{line.PID, line.Started, line.Boot}

@@ -53,6 +53,8 @@ type Spec struct {
 	Command string  // for /bin/sh -c
 	Cwd     *string // nil: that of the server
 	Timeout int     // seconds
+	// Key, unless it is empty, names the start: as long as its command is known, a further one with the same key is that command.
+	Key string
 }
 
 // Runner runs commands. Make it with Open and Close it.
@@ -91,26 +93,34 @@ func Open(options Options) (*Runner, error) {
 
 // Start starts a command. What goes wrong in starting it becomes its output; the only error is ErrStopping.
 func (r *Runner) Start(spec Spec) (Started, error) {
-	j := &job{runner: r, id: newID(), spec: spec, done: make(chan struct{}), stop: make(chan struct{})}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.closed {
-		r.mu.Unlock()
 		return Started{}, ErrStopping
 	}
+	if earlier, ok := r.named(spec.Key); ok {
+		return earlier.started(), nil
+	}
+	j := &job{runner: r, id: newID(), spec: spec, done: make(chan struct{}), stop: make(chan struct{})}
 	r.running++
 	r.options.Began()
 	event := Event{ID: j.id, At: r.stamp(), Order: -1, job: j}
 	r.jobs[j.id] = j
 	r.events = append(r.events, event)
-	r.wg.Add(1)
 	j.began = event.At
 	j.prepare() // inside the lock: whoever finds the command finds its record
-	r.mu.Unlock()
-	go func() {
-		defer r.wg.Done()
-		j.run()
-	}()
+	r.wg.Go(j.run)
 	return event.started(), nil
+}
+
+// named returns the start that has the key. The caller holds mu.
+func (r *Runner) named(key string) (Event, bool) {
+	for _, e := range r.events {
+		if key != "" && e.Order < 0 && e.job.spec.Key == key {
+			return e, true
+		}
+	}
+	return Event{}, false
 }
 
 // Wait waits until the command has ended and returns all that is kept of its output as one piece.

@@ -372,3 +372,36 @@ func TestFramesAreStandardBase64(t *testing.T) {
 	require.Equal(t, `{"type":"stdout","seq":1,"data":"`+base64.StdEncoding.EncodeToString([]byte{255, 254, 253, 252})+"\"}\n", lines[0])
 	require.Equal(t, `{"type":"exit","seq":2,"exit_code":0,"reason":"exited"}`, strings.TrimSuffix(lines[1], "\n")) //nolint:testifylint // byte for byte
 }
+
+func TestS2_021_AStartWithAKeyIsDoneOnceAlsoAfterARestart(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	mark := filepath.Join(t.TempDir(), "mark")
+	started := make(chan Started, 8)
+	for range cap(started) {
+		go func() {
+			one, err := r.Start(Spec{Command: "echo x >> " + mark, Timeout: 60, Key: "sxe_1"})
+			if err == nil {
+				started <- one
+			}
+		}()
+	}
+	first := <-started
+	for range cap(started) - 1 {
+		require.Equal(t, first, <-started)
+	}
+	_, err := r.Wait(t.Context(), first.ID)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	r = open(t, dir)
+	again, err := r.Start(Spec{Command: "true", Timeout: 60, Key: "sxe_1"})
+	require.NoError(t, err)
+	require.Equal(t, first, again, "whatever the further one says")
+	other, err := r.Start(Spec{Command: "true", Timeout: 60, Key: "sxe_2"})
+	require.NoError(t, err)
+	require.NotEqual(t, first.ID, other.ID)
+	require.NoError(t, r.Close())
+	content, err := os.ReadFile(mark)
+	require.NoError(t, err)
+	require.Equal(t, "x\n", string(content))
+}

@@ -16,7 +16,8 @@ import (
 func (a *App) customers() *agents.Sessions {
 	sessions := agents.New(agents.Config{
 		Store: a.store, Agents: customer.New(a.store), Command: a.config.Dispatch.AgentCommand, Places: a.places(),
-		Capabilities: a.capabilities, Log: a.component("agents"), Collected: a.metrics.AgentCollected, Reads: a.metrics.AgentReader,
+		Capabilities: a.capabilities, Retention: a.config.Cleanup.EventRetention, Log: a.component("agents"),
+		Collected: a.metrics.AgentCollected, Reads: a.metrics.AgentReader,
 	})
 	a.onClose(func() error {
 		sessions.Close()

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/uptrace/bun"
+
 	"automation/models"
 )
 
@@ -43,6 +45,14 @@ func missing(err error, format string, args ...any) error {
 		err = models.ErrNotFound
 	}
 	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+// lock keeps other replicas from the rows of q until the end of the transaction; rows that another one holds are passed over.
+func (s *Store) lock(q *bun.SelectQuery) *bun.SelectQuery {
+	if s.core.Dialect() == models.Postgres {
+		q = q.For("UPDATE SKIP LOCKED")
+	}
+	return q
 }
 
 // changed returns how many rows a statement changed.

@@ -141,27 +141,20 @@ func (s *Store) ByteAt(ctx context.Context, sessionID string, after int64) (int6
 	return at, nil
 }
 
-// PurgeOutput drops what up to limit sessions printed that closed before a time, and tickets that ran out before it. How they
-// ended stays known (S2-066).
+// PurgeOutput drops what up to limit sessions printed that closed before a time. How they ended stays known (S2-066).
 func (s *Store) PurgeOutput(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		var old []string
-		err := tx.NewSelect().Model((*Session)(nil)).Column("a.id").
+		err := s.lock(tx.NewSelect().Model((*Session)(nil)).Column("a.id").
 			Where("a.closed_at IS NOT NULL AND a.purged_at IS NULL").Where("a.closed_at <= ?", before).
-			OrderExpr("a.closed_at").Limit(int64(limit)).Scan(ctx, &old)
-		if err != nil {
+			OrderExpr("a.closed_at").Limit(int64(limit))).Scan(ctx, &old)
+		if purged = len(old); err != nil || purged == 0 {
 			return err
 		}
-		if purged = len(old); purged > 0 {
-			if _, err := tx.NewDelete().Model((*Chunk)(nil)).Where("session_id IN (?)", bun.List(old)).Exec(ctx); err != nil {
-				return err
-			}
-			_, err := tx.NewUpdate().Model((*Session)(nil)).Set("purged_at = ?, kept_bytes = 0", s.core.Now()).Where("id IN (?)", bun.List(old)).Exec(ctx)
-			if err != nil {
-				return err
-			}
+		if _, err := tx.NewDelete().Model((*Chunk)(nil)).Where("session_id IN (?)", bun.List(old)).Exec(ctx); err != nil {
+			return err
 		}
-		_, err = tx.NewDelete().Model((*ticket)(nil)).Where("expires_at <= ?", before).Exec(ctx)
+		_, err = tx.NewUpdate().Model((*Session)(nil)).Set("purged_at = ?, kept_bytes = 0", s.core.Now()).Where("id IN (?)", bun.List(old)).Exec(ctx)
 		return err
 	})
 	if err != nil {

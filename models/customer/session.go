@@ -61,6 +61,7 @@ type Session struct {
 	ExitCode    *int         `bun:"exit_code"`
 	CommandID   *string      `bun:"command_id"`    // of the command in the box; nil: not known to have started
 	StartSentAt *time.Time   `bun:"start_sent_at"` // written before the start is sent
+	AwakeEpoch  int64        `bun:"awake_epoch"`   // of the box, when it was sent
 	StopAskedAt *time.Time   `bun:"stop_asked_at"`
 	ClosedAt    *time.Time   `bun:"closed_at"`
 	PurgedAt    *time.Time   `bun:"purged_at"` // what it printed is gone
@@ -190,10 +191,7 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 	}
 	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		claimed = nil
-		free := s.freeSessions(tx, places, limit)
-		if s.core.Dialect() == models.Postgres {
-			free = free.For("UPDATE SKIP LOCKED")
-		}
+		free := s.lock(s.freeSessions(tx, places, limit))
 		// They are picked in a CTE, which PostgreSQL evaluates once: a plain sub-select may be run again and lock more.
 		return tx.NewUpdate().With("picked", free).Model(&claimed).
 			Set("lease_token = ?, lease_until = ?", token, until).
@@ -255,13 +253,14 @@ func (s *Store) ReleaseSession(ctx context.Context, id string, token uuid.UUID) 
 	return err
 }
 
-// SendStart records that the start goes out now; models.ErrLeaseLost where the stop came first.
-func (s *Store) SendStart(ctx context.Context, id string, token uuid.UUID) error {
+// SendStart records that the start goes out now, in the box's time awake epoch, and returns the session; models.ErrLeaseLost
+// where the stop came first.
+func (s *Store) SendStart(ctx context.Context, id string, token uuid.UUID, epoch int64) (*Session, error) {
 	now := s.core.Now()
-	_, err := s.held(ctx, id, token, "record the start", func(q *bun.UpdateQuery) *bun.UpdateQuery {
-		return q.Set("start_sent_at = COALESCE(start_sent_at, ?0), updated_at = ?0", now).Where("stop_asked_at IS NULL")
+	return s.held(ctx, id, token, "record the start", func(q *bun.UpdateQuery) *bun.UpdateQuery {
+		return q.Set("start_sent_at = COALESCE(start_sent_at, ?0), updated_at = ?0", now).Set("awake_epoch = ?", epoch).
+			Where("stop_asked_at IS NULL")
 	})
-	return err
 }
 
 // SessionStarted stores the command that the box named: a fact, whoever holds the lease.
