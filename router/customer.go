@@ -36,6 +36,8 @@ type Customers struct {
 	Agents Agents
 	// Creator returns what a user may do at the moment; nil: nothing is known of any but the local one.
 	Creator func(ctx context.Context, orgID, userID uuid.UUID) (permissions []string, err error)
+	// RelayIdle is how long a relay may be silent in both directions; 0: 15 minutes.
+	RelayIdle time.Duration
 }
 
 // visit is one request of a customer, let in.
@@ -271,6 +273,16 @@ func (s *server) startAgent(w http.ResponseWriter, r *http.Request, v visit) err
 	if err := s.emptyObject(w, r); err != nil {
 		return err
 	}
+	w.Header().Set("Location", r.URL.Path) // here, for an answer that is repeated is kept without its headers
+	err := s.once(func(w http.ResponseWriter, r *http.Request, _ Caller) error { return s.start(w, r, v) })(w, r, Caller{OrgID: v.org, UserID: v.id})
+	if err != nil {
+		w.Header().Del("Location")
+	}
+	return err
+}
+
+// start starts the agent of a request that is not a repeated one.
+func (s *server) start(w http.ResponseWriter, r *http.Request, v visit) error {
 	on, err := s.Customers.Store.AgentsOn(r.Context(), v.org, v.box.ID)
 	if err != nil {
 		return err
@@ -278,12 +290,10 @@ func (s *server) startAgent(w http.ResponseWriter, r *http.Request, v visit) err
 	if !on {
 		return agentUnavailable("sandbox_agent_unavailable", "Agents are not enabled for this sandbox", 0)
 	}
-	return s.once(func(w http.ResponseWriter, r *http.Request, _ Caller) error { return s.start(w, r, v) })(w, r, Caller{OrgID: v.org, UserID: v.id})
-}
-
-func (s *server) start(w http.ResponseWriter, r *http.Request, v visit) error {
 	started, err := s.Customers.Agents.Start(r.Context(), v.box, v.name)
 	switch {
+	case errors.Is(err, session.ErrNotRunning) && v.box.Desired == models.WantDeleted:
+		return agentUnavailable("sandbox_exec_unavailable", "The sandbox is deleted", 0)
 	case errors.Is(err, session.ErrNoAgent):
 		return agentUnavailable("sandbox_agent_unavailable", "The image of this sandbox has no OpenHands server", 0)
 	case errors.Is(err, session.ErrNotRunning):
@@ -297,7 +307,6 @@ func (s *server) start(w http.ResponseWriter, r *http.Request, v visit) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Location", r.URL.Path)
 	return accepted(w, o)
 }
 

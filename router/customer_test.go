@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -77,7 +78,7 @@ func newOffice(t *testing.T, w *world, c *crew) *office {
 }
 
 // customers runs test on both dialects.
-func customers(t *testing.T, test func(o *office)) {
+func customers(t *testing.T, test func(o *office), configure ...func(*router.Customers)) {
 	t.Helper()
 	c := &crew{}
 	each(t, func(t *testing.T, w *world) {
@@ -91,6 +92,9 @@ func customers(t *testing.T, test func(o *office)) {
 			}
 			return []string{"view_automations", "manage_automations"}, nil
 		}}
+		for _, change := range configure {
+			change(&d.Customers)
+		}
 	})
 }
 
@@ -237,6 +241,11 @@ func TestS2_043_WhetherTasksAreAvailableDependsOnTheCaller(t *testing.T) {
 		got = o.call(o.key("sandboxes:read"), "GET", o.path(""), nil).is(http.StatusOK)
 		require.Equal(o.t, "permission_required", got["task_unavailable_reason"])
 	})
+	page, err := os.ReadFile("../docs/API.md")
+	require.NoError(t, err)
+	for _, never := range []string{"`model_proxy_required`: there,", "`model_limit`: there,"} {
+		require.Contains(t, strings.Join(strings.Fields(string(page)), " "), never, "it is said why it cannot be here")
+	}
 }
 
 func TestS2_019_OnlyAnAbsentOrEmptyObjectIsABody(t *testing.T) {
@@ -303,6 +312,12 @@ func TestS2_022_S2_023_S2_024_S2_025_WhatKeepsAServerFromStarting(t *testing.T) 
 		got := o.call(key, "POST", o.path(""), nil)
 		require.Equal(o.t, "sandbox_agent_unavailable", code(got), "a feature that is off comes before a sandbox that does not run")
 		require.Equal(o.t, starts, o.crew.starts.Load())
+		require.NoError(o.t, o.store.SwitchAgents(o.t.Context(), org, o.box.ID, true, "test"))
+		modelstest.Set(o.t, o.world.store, o.box, "desired = ?", models.WantDeleted)
+		o.crew.err = session.ErrNotRunning
+		got = o.call(key, "POST", o.path(""), nil)
+		require.Equal(o.t, "sandbox_exec_unavailable", code(got))
+		require.Empty(o.t, got.Header().Get("Retry-After"), "nobody waits for a sandbox that is deleted")
 	})
 }
 
@@ -336,14 +351,24 @@ func TestS2_027_S2_042_S2_063_S2_031_S2_032_S2_034_S2_036_S2_037_Stopping(t *tes
 	})
 }
 
-func TestS2_028_TheSameIdempotencyKeyStartsOnce(t *testing.T) {
+func TestS2_026_S2_028_TheSameIdempotencyKeyStartsOnce(t *testing.T) {
 	customers(t, func(o *office) {
 		key := o.key("sandboxes:write")
 		first := o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "one").is(http.StatusAccepted)["session_id"]
 		o.call(key, "DELETE", o.path(""), nil).is(http.StatusOK)
-		again := o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "one").is(http.StatusAccepted)["session_id"]
+		repeated := o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "one")
+		again := repeated.is(http.StatusAccepted)["session_id"]
 		require.Equal(o.t, first, again)
 		require.EqualValues(o.t, 1, o.crew.starts.Load())
+		require.Equal(o.t, o.path(""), repeated.Header().Get("Location"), "S2-026")
+		other := o.call(key, "POST", o.path(""), "{}", "Idempotency-Key", "one")
+		require.Equal(o.t, http.StatusUnprocessableEntity, other.Code)
+		require.Empty(o.t, other.Header().Get("Location"))
+		require.NoError(o.t, o.store.SwitchAgents(o.t.Context(), org, o.box.ID, false, "test"))
+		o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "one").is(http.StatusAccepted)
+		require.Equal(o.t, http.StatusServiceUnavailable, o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "two").Code)
+		require.NoError(o.t, o.store.SwitchAgents(o.t.Context(), org, o.box.ID, true, "test"))
+		o.call(key, "POST", o.path(""), nil, "Idempotency-Key", "two").is(http.StatusAccepted)
 	})
 }
 

@@ -112,8 +112,23 @@ func (s *server) serveRelay(w http.ResponseWriter, r *http.Request, target *url.
 	defer inner.Close()
 	forget := s.Access.OnClose(func() { _ = conn.Close() })
 	defer forget()
-	_ = inner.Serve(&single{conn: &relayed{Conn: conn, first: buffered.Reader}, over: make(chan struct{})})
+	idle := s.Customers.relayIdle()
+	silent := time.AfterFunc(idle, func() { _ = conn.Close() })
+	defer silent.Stop()
+	_ = inner.Serve(&single{
+		conn: &relayed{Conn: conn, first: buffered.Reader, traffic: func() { silent.Reset(idle) }}, over: make(chan struct{}),
+	})
 	return nil
+}
+
+// relayIdle is how long a relay may bring nothing in either direction before it is closed: it holds its box awake.
+const relayIdle = 15 * time.Minute
+
+func (c Customers) relayIdle() time.Duration {
+	if c.RelayIdle > 0 {
+		return c.RelayIdle
+	}
+	return relayIdle
 }
 
 // single is a listener with one connection: Accept gives it, and then waits for its end.
@@ -146,15 +161,31 @@ func (l *single) Addr() net.Addr { return l.conn.LocalAddr() }
 
 func (l *single) end() { l.once.Do(func() { close(l.over) }) }
 
-// relayed is a hijacked connection: what was read ahead of it comes first, and its end is told.
+// relayed is a hijacked connection: what was read ahead of it comes first, and its traffic and its end are told.
 type relayed struct {
 	net.Conn
-	first  io.Reader
-	closed func()
+	first   io.Reader
+	traffic func()
+	closed  func()
 }
 
 // Read implements net.Conn.
-func (c *relayed) Read(p []byte) (int, error) { return c.first.Read(p) } // the buffer reads on from the connection
+func (c *relayed) Read(p []byte) (int, error) {
+	n, err := c.first.Read(p) // the buffer reads on from the connection
+	if n > 0 {
+		c.traffic()
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *relayed) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if n > 0 {
+		c.traffic()
+	}
+	return n, err
+}
 
 // Close implements net.Conn.
 func (c *relayed) Close() error {

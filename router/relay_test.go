@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"automation/router"
 )
 
 // relayTo opens a relay and returns its connection, or the refusal.
@@ -79,4 +81,39 @@ func TestS2_007_S2_008_ARelayIsOpenedByATicketAndNothingElse(t *testing.T) {
 		require.Equal(o.t, http.StatusConflict, other.StatusCode, "of another session")
 		require.NotContains(o.t, o.logs.String(), ticket)
 	})
+}
+
+func TestS2_007_ARelayThatIsSilentBothWaysIsClosedAndOneWithTrafficIsNot(t *testing.T) {
+	const idle, ticks = 300 * time.Millisecond, 12
+	customers(t, func(o *office) {
+		box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tick := time.NewTicker(idle / 4)
+			defer tick.Stop()
+			for range ticks { // longer than a silence may be
+				<-tick.C
+				_, _ = io.WriteString(w, "x")
+				_ = http.NewResponseController(w).Flush()
+			}
+		}))
+		defer box.Close()
+		o.door.url = box.URL
+		server := httptest.NewServer(o.handler)
+		defer server.Close()
+		write := o.key("sandboxes:write")
+		o.call(write, "POST", o.path(""), nil).is(http.StatusAccepted)
+		ticket := o.call(write, "POST", o.path("/tickets"), nil).is(http.StatusCreated)["ticket"].(string)
+		conn, from, opened := o.relayTo(server, "Ticket "+ticket)
+		require.Equal(o.t, http.StatusSwitchingProtocols, opened.StatusCode)
+		_, err := io.WriteString(conn, "GET /slow HTTP/1.1\r\nHost: box\r\n\r\n")
+		require.NoError(o.t, err)
+		got, err := http.ReadResponse(from, nil)
+		require.NoError(o.t, err)
+		body, err := io.ReadAll(got.Body)
+		require.NoError(o.t, err, "what the box sends is traffic")
+		require.Len(o.t, body, ticks)
+		require.NoError(o.t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err = from.ReadByte()
+		require.ErrorIs(o.t, err, io.EOF, "then it was silent")
+		require.Eventually(o.t, func() bool { return o.door.entered.Load() == o.door.left.Load() }, 10*time.Second, 5*time.Millisecond, "the box is let go")
+	}, func(c *router.Customers) { c.RelayIdle = idle })
 }
