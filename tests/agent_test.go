@@ -107,65 +107,88 @@ func (r *reading) open(ctx context.Context, s *server, url string, most int) {
 }
 
 // woken makes a box whose run has ended, and wakes it: nothing but the agent is in it.
-func (s *server) woken() (box string) {
+func (s *server) woken(more object) (box string) {
 	s.t.Helper()
-	run := s.running(s.automation("true\n", nil))
+	run := s.running(s.automation("true\n", more))
 	s.call(http.MethodPost, "/runs/"+run.text("id")+"/complete", object{"status": "COMPLETED"}, http.StatusOK)
 	box = "/sandboxes/" + run.text("sandbox", "id")
 	s.await(box, "the box pauses", func(o object) bool { return o.text("observed") == "suspended" })
-	s.call(http.MethodPost, box+"/resume", nil, http.StatusAccepted)
-	s.await(box, "the box runs", func(o object) bool { return o.text("observed") == "running" })
+	s.wake(box)
 	s.call(http.MethodPut, box+"/agent-feature", object{"enabled": true}, http.StatusOK)
 	return box
 }
 
-// noise writes bytes that no encoding survives, and returns where they lie.
-func noise(t *testing.T, n int) (path string, content []byte) {
-	t.Helper()
-	content = make([]byte, n)
+// pause suspends a box and waits for it, wake lets it run again.
+func (s *server) pause(box string) {
+	s.t.Helper()
+	s.call(http.MethodPost, box+"/pause", nil, http.StatusAccepted)
+	s.await(box, "the box pauses", func(o object) bool { return o.text("observed") == "suspended" })
+}
+
+func (s *server) wake(box string) {
+	s.t.Helper()
+	s.call(http.MethodPost, box+"/resume", nil, http.StatusAccepted)
+	s.await(box, "the box runs", func(o object) bool { return o.text("observed") == "running" })
+}
+
+// What a printer prints: stages, each within what is kept of its output, in pieces.
+const printerStages, printerStage, printerPiece = 5, 4 << 20, 256 << 10
+
+// printer is the setting of a server that prints what lies at path in its box: the stage n as soon as there is path.n.
+func printer(path string) string {
+	return fmt.Sprintf(`AUTOMATION_CUSTOMER_AGENT_COMMAND=i=0; while [ $i -lt %d ]; do while [ ! -e %s.$((i/%d)) ]; do sleep 0.05; done; `+
+		`dd if=%s bs=%d skip=$i count=1 2>/dev/null; i=$((i+1)); done`, printerStages*printerStage/printerPiece, path, printerStage/printerPiece, path, printerPiece)
+}
+
+// everyByte has a printer print bytes that no encoding survives, which it puts at path, and reads them as a client who loses its
+// connection every megabyte, while what disturb does happens between the stages.
+func (s *server) everyByte(box, path string, disturb ...func()) {
+	s.t.Helper()
+	content := make([]byte, printerStages*printerStage)
 	_, _ = rand.NewChaCha8([32]byte{9}).Read(content)
-	path = filepath.Join(t.TempDir(), "noise")
-	require.NoError(t, os.WriteFile(path, content, 0o644))
-	return path, content
+	require.NoError(s.t, os.WriteFile(path, content, 0o644))
+	id := s.agent(http.MethodPost, s.agentOf(box), http.StatusAccepted).text("session_id")
+	output := "/output?session_id=" + id // the service's address changes
+	r := &reading{}
+	for n := range printerStages {
+		require.NoError(s.t, os.WriteFile(fmt.Sprintf("%s.%d", path, n), nil, 0o644))
+		for len(r.data) < n*printerStage+printerStage/2 {
+			r.open(s.t.Context(), s, s.agentOf(box)+output, printerStage/4)
+		}
+		if n < len(disturb) {
+			disturb[n]()
+		}
+	}
+	for r.exit == nil {
+		r.open(s.t.Context(), s, s.agentOf(box)+output, printerStage/4)
+	}
+	require.GreaterOrEqual(s.t, r.opened, 10)
+	require.True(s.t, bytes.Equal(content, r.data), "%d of %d bytes", len(r.data), len(content))
+	require.Equal(s.t, 0, *r.exit.ExitCode)
+	require.Equal(s.t, "stopped", s.agent(http.MethodGet, s.agentOf(box), http.StatusOK).text("status"))
+}
+
+// disturbances are what befalls a session on whose box memory is kept: the service is killed, the box paused, the service
+// stopped.
+func (s *server) disturbances(box string) []func() {
+	return []func(){
+		func() {},
+		func() { s.kill(); s.launch() },
+		func() {
+			s.pause(box)
+			require.Equal(s.t, "active", s.agent(http.MethodGet, s.agentOf(box), http.StatusOK).text("status"), "its memory is kept")
+			s.call(http.MethodPost, box+"/resume", nil, http.StatusAccepted)
+		},
+		func() { require.Equal(s.t, 0, s.stop()); s.launch() },
+	}
 }
 
 func TestS2_029_S2_047_S2_057_S2_060_EveryByteArrivesAcrossDisconnectsRestartsAndAPause(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, database []string) {
-		// The server prints a stage at a time, each within what is kept, as the test lets it.
-		const stages, stage, piece = 5, 4 << 20, 256 << 10
-		path, content := noise(t, stages*stage)
-		s := start(t, append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400", fmt.Sprintf(
-			`AUTOMATION_CUSTOMER_AGENT_COMMAND=i=0; while [ $i -lt %d ]; do while [ ! -e %s.$((i/%d)) ]; do sleep 0.05; done; `+
-				`dd if=%s bs=%d skip=$i count=1 2>/dev/null; i=$((i+1)); done`, stages*stage/piece, path, stage/piece, path, piece))...)
-		box := s.woken()
-		id := s.agent(http.MethodPost, s.agentOf(box), http.StatusAccepted).text("session_id")
-		r := &reading{}
-		disturb := []func(){
-			func() {},
-			func() { s.kill(); s.launch() },
-			func() {
-				s.call(http.MethodPost, box+"/pause", nil, http.StatusAccepted)
-				s.await(box, "the box pauses", func(o object) bool { return o.text("observed") == "suspended" })
-				require.Equal(t, "active", s.agent(http.MethodGet, s.agentOf(box), http.StatusOK).text("status"), "its memory is kept")
-				s.call(http.MethodPost, box+"/resume", nil, http.StatusAccepted)
-			},
-			func() { require.Equal(t, 0, s.stop()); s.launch() },
-			func() {},
-		}
-		for n, then := range disturb {
-			require.NoError(t, os.WriteFile(fmt.Sprintf("%s.%d", path, n), nil, 0o600))
-			for len(r.data) < n*stage+stage/2 {
-				r.open(t.Context(), s, s.agentOf(box)+"/output?session_id="+id, stage/4)
-			}
-			then()
-		}
-		for r.exit == nil {
-			r.open(t.Context(), s, s.agentOf(box)+"/output?session_id="+id, stage/4)
-		}
-		require.GreaterOrEqual(t, r.opened, 10)
-		require.True(t, bytes.Equal(content, r.data), "%d of %d bytes", len(r.data), len(content))
-		require.Equal(t, 0, *r.exit.ExitCode)
-		require.Equal(t, "stopped", s.agent(http.MethodGet, s.agentOf(box), http.StatusOK).text("status"))
+		path := filepath.Join(t.TempDir(), "noise")
+		s := start(t, append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400", printer(path))...)
+		box := s.woken(nil)
+		s.everyByte(box, path, s.disturbances(box)...)
 	})
 }
 
@@ -173,7 +196,7 @@ func TestS2_021_S2_035_S2_055_S2_061_OneServerWhichStopsAndWhoseOutputOutlivesIt
 	eachDatabase(t, func(t *testing.T, database []string) {
 		s := start(t, append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
 			`AUTOMATION_CUSTOMER_AGENT_COMMAND=trap "" TERM; echo started; while :; do sleep 0.1; done`)...)
-		box := s.woken()
+		box := s.woken(nil)
 		var ids sync.Map
 		var all sync.WaitGroup
 		for range 20 {
@@ -216,7 +239,7 @@ func TestS2_047_ASecondReplicaCollectsWhenTheFirstIsKilled(t *testing.T) {
 	env := append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
 		fmt.Sprintf(`AUTOMATION_CUSTOMER_AGENT_COMMAND=i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i; sleep 0.05; done`, lines))
 	first := start(t, env...)
-	box := first.woken()
+	box := first.woken(nil)
 	id := first.agent(http.MethodPost, first.agentOf(box), http.StatusAccepted).text("session_id")
 	r := &reading{}
 	for len(r.data) < 100 {
