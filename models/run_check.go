@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,17 +27,28 @@ func checkTime(next, timeoutAt, now time.Time) time.Time {
 // Then anybody may end it: they may be gone for good.
 const foreignAfter = 2 * time.Minute
 
-// ClaimStale claims up to limit RUNNING runs whose check_at or timeout_at is <= now, earliest first, by moving check_at to
-// now + hold (the row count names the winner), and returns them with their newest boxes. A run that is still provisioned is
-// dispatch's until its timeout_at; one in a box of none of places is left to those who can ask that box, until foreignAfter
-// past its timeout_at.
-func (s *Store) ClaimStale(ctx context.Context, places []Place, limit int, hold time.Duration) ([]*Run, error) {
+// Reach says which RUNNING runs are looked at: those in boxes of In, and with Rest also those without a box, and those that
+// nobody seems to look after: foreignAfter past their timeout_at, in boxes neither of In nor of Served.
+type Reach struct {
+	In     []Place
+	Rest   bool
+	Served []Place // other places that this process looks after
+}
+
+// ClaimStale claims up to limit RUNNING runs within reach whose check_at or timeout_at is <= now, earliest first, by moving
+// check_at to now + hold (the row count names the winner), and returns them with their newest boxes. A run that is still
+// provisioned is dispatch's until its timeout_at.
+func (s *Store) ClaimStale(ctx context.Context, reach Reach, limit int, hold time.Duration) ([]*Run, error) {
 	var runs []*Run
 	err := s.write(ctx, func(ctx context.Context, tx bun.IDB) error {
 		runs = nil
 		now := s.Now()
 		var claimed []uuid.UUID
-		for _, q := range []*bun.SelectQuery{checkDue(tx, places, now), inReach(timedOut(tx, now, now), places), foreign(tx, now)} {
+		due := []*bun.SelectQuery{checkDue(tx, reach, now), reach.of(timedOut(tx, now, now))}
+		if reach.Rest {
+			due = append(due, foreign(tx, reach, now))
+		}
+		for _, q := range due {
 			ids, err := s.holdStale(ctx, tx, q.Limit(int64(limit-len(claimed))), now.Add(hold))
 			if err != nil {
 				return err
@@ -83,11 +95,11 @@ func withBox(db bun.IDB, column string) *bun.SelectQuery {
 		Where("r.status = 'RUNNING'") // as in the index
 }
 
-// inReach leaves runs that a process of these places can ask about: in its boxes, or without a box.
-func inReach(q *bun.SelectQuery, places []Place) *bun.SelectQuery {
+// of leaves runs within reach, but for those that nobody looks after.
+func (r Reach) of(q *bun.SelectQuery) *bun.SelectQuery {
 	return q.WhereGroup(" AND ", func(q *bun.SelectQuery) *bun.SelectQuery {
-		q = q.Where("s.id IS NULL")
-		for _, p := range places {
+		q = q.Where("s.id IS NULL AND ?", r.Rest)
+		for _, p := range r.In {
 			q = q.WhereOr("s.backend = ? AND s.location = ?", p.Backend, p.Location)
 		}
 		return q
@@ -95,8 +107,8 @@ func inReach(q *bun.SelectQuery, places []Place) *bun.SelectQuery {
 }
 
 // checkDue selects the ids of RUNNING runs whose command wants a look, earliest first.
-func checkDue(db bun.IDB, places []Place, now time.Time) *bun.SelectQuery {
-	return inReach(withBox(db, "r.id"), places).
+func checkDue(db bun.IDB, reach Reach, now time.Time) *bun.SelectQuery {
+	return reach.of(withBox(db, "r.id")).
 		Where("r.check_at <= ?", now).
 		Where("r.starting_at IS NOT NULL").
 		OrderExpr("r.check_at")
@@ -111,23 +123,28 @@ func timedOut(db bun.IDB, t, now time.Time) *bun.SelectQuery {
 }
 
 // foreign selects the ids of runs that are nobody's in particular any more.
-func foreign(db bun.IDB, now time.Time) *bun.SelectQuery {
-	return timedOut(db, now.Add(-foreignAfter), now)
+func foreign(db bun.IDB, reach Reach, now time.Time) *bun.SelectQuery {
+	q := timedOut(db, now.Add(-foreignAfter), now)
+	for _, p := range slices.Concat(reach.In, reach.Served) {
+		q = q.Where("s.backend <> ? OR s.location <> ?", p.Backend, p.Location)
+	}
+	return q
 }
 
-// NextStaleAt returns the earliest time at which ClaimStale has work for places, or nil: the earliest check_at or timeout_at
+// NextStaleAt returns the earliest time at which ClaimStale has work within reach, or nil: the earliest check_at or timeout_at
 // of a RUNNING run.
-func (s *Store) NextStaleAt(ctx context.Context, places []Place) (*time.Time, error) {
+func (s *Store) NextStaleAt(ctx context.Context, reach Reach) (*time.Time, error) {
 	now := s.Now()
-	overdue, err := foreign(s.db, now).Exists(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("look for overdue runs: %w", err)
-	}
-	if overdue {
-		return &now, nil
+	if reach.Rest {
+		switch overdue, err := foreign(s.db, reach, now).Exists(ctx); {
+		case err != nil:
+			return nil, fmt.Errorf("look for overdue runs: %w", err)
+		case overdue:
+			return &now, nil
+		}
 	}
 	running := func(column string) *bun.SelectQuery {
-		return inReach(withBox(s.db, column), places).OrderExpr(column)
+		return reach.of(withBox(s.db, column)).OrderExpr(column)
 	}
 	started, err := earliest(ctx, running("r.check_at").Where("r.check_at IS NOT NULL").Where("r.starting_at IS NOT NULL"))
 	if err != nil {
@@ -138,7 +155,7 @@ func (s *Store) NextStaleAt(ctx context.Context, places []Place) (*time.Time, er
 		return nil, fmt.Errorf("look for the next timeout: %w", err)
 	}
 	var held []*Run // still provisioned, with a check_at: as many as dispatch has in flight
-	err = inReach(provisioning(s.db, &held), places).Column("r.check_at", "r.timeout_at").Where("r.check_at IS NOT NULL").Scan(ctx)
+	err = reach.of(provisioning(s.db, &held)).Column("r.check_at", "r.timeout_at").Where("r.check_at IS NOT NULL").Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look for provisioned runs: %w", err)
 	}

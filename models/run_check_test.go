@@ -31,12 +31,12 @@ func TestStaleRunsAreClaimedByMovingTheirCheck(t *testing.T) {
 		terminal := at(-time.Hour, -time.Hour)
 		finish(t, one, terminal, callback(models.RunCompleted), suspendFor(0))
 
-		next, err := one.NextStaleAt(t.Context(), places)
+		next, err := one.NextStaleAt(t.Context(), everywhere)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(-time.Minute), next)
 		var got []uuid.UUID
 		for _, s := range []*models.Store{one, two, one, two} {
-			runs, err := s.ClaimStale(t.Context(), places, 2, 30*time.Second)
+			runs, err := s.ClaimStale(t.Context(), everywhere, 2, 30*time.Second)
 			require.NoError(t, err)
 			for _, r := range runs {
 				require.NotNil(t, r.Box)
@@ -47,7 +47,7 @@ func TestStaleRunsAreClaimedByMovingTheirCheck(t *testing.T) {
 		}
 		require.ElementsMatch(t, []uuid.UUID{first.ID, second.ID, timedOut.ID, unchecked.ID}, got)
 		require.ElementsMatch(t, []uuid.UUID{first.ID, second.ID}, got[:2], "checks first")
-		next, err = one.NextStaleAt(t.Context(), places)
+		next, err = one.NextStaleAt(t.Context(), everywhere)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(30*time.Second), next)
 	})
@@ -62,12 +62,12 @@ func TestARunInABoxOfAnotherPlaceIsLeftToThoseWhoServeIt(t *testing.T) {
 			r.CheckAt, r.TimeoutAt = ptr(clock.Now().Add(-time.Second)), ptr(clock.Now().Add(time.Hour))
 		})
 		claim := func(places []models.Place) int {
-			runs, err := s.ClaimStale(t.Context(), places, 10, time.Minute)
+			runs, err := s.ClaimStale(t.Context(), models.Reach{In: places, Rest: true}, 10, time.Minute)
 			require.NoError(t, err)
 			return len(runs)
 		}
 		due := func(places []models.Place) bool {
-			at, err := s.NextStaleAt(t.Context(), places)
+			at, err := s.NextStaleAt(t.Context(), models.Reach{In: places, Rest: true})
 			require.NoError(t, err)
 			return at != nil && !at.After(clock.Now())
 		}
@@ -81,6 +81,13 @@ func TestARunInABoxOfAnotherPlaceIsLeftToThoseWhoServeIt(t *testing.T) {
 		require.False(t, due(elsewhere))
 		require.Zero(t, claim(elsewhere))
 		clock.Advance(2 * time.Minute)
+		served := models.Reach{Rest: true, Served: places}
+		at, err := s.NextStaleAt(t.Context(), served)
+		require.NoError(t, err)
+		require.Nil(t, at, "another duty of this process serves it")
+		runs, err := s.ClaimStale(t.Context(), served, 10, time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, runs)
 		require.True(t, due(elsewhere), "those who serve the place may be gone for good")
 		require.Equal(t, 1, claim(elsewhere))
 		require.False(t, due(elsewhere), "held")
@@ -94,17 +101,17 @@ func TestARunStillProvisionedIsStaleFromItsTimeoutOnlyAndHeldByTheClaim(t *testi
 		c := dispatch(10)
 		c.Lease = 24 * time.Hour
 		claimRuns(t, s, c)
-		next, err := s.NextStaleAt(t.Context(), places)
+		next, err := s.NextStaleAt(t.Context(), everywhere)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(15*time.Minute), next)
 		clock.Advance(15 * time.Minute)
-		runs, err := s.ClaimStale(t.Context(), places, 10, time.Minute)
+		runs, err := s.ClaimStale(t.Context(), everywhere, 10, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, runs, 1)
-		runs, err = s.ClaimStale(t.Context(), places, 10, time.Minute)
+		runs, err = s.ClaimStale(t.Context(), everywhere, 10, time.Minute)
 		require.NoError(t, err)
 		require.Empty(t, runs)
-		next, err = s.NextStaleAt(t.Context(), places)
+		next, err = s.NextStaleAt(t.Context(), everywhere)
 		require.NoError(t, err)
 		sameTime(t, clock.Now().Add(time.Minute), next)
 	}, models.WithClock(clock.Now))

@@ -20,6 +20,9 @@ var here = models.Place{Backend: modelstest.Backend}
 // places is what a process that serves here serves.
 var places = []models.Place{here}
 
+// everywhere is the reach of a process that serves all places there are.
+var everywhere = models.Reach{In: places, Rest: true}
+
 // seeded is a box with what belongs to it.
 type seeded struct {
 	Automation *models.Automation

@@ -44,7 +44,7 @@ func (s *Store) DueWork(now time.Time) map[string]*bun.SelectQuery {
 		"automations_next_run":         selectScheduled(s.db, (*Automation)(nil)).Column("a.id").Where("a.next_run_at <= ?", now).Limit(10),
 		"automation_runs_pending":      dispatchable(s.db, (*Run)(nil)).Column("r.id").Limit(10),
 		"automation_runs_provisioning": provisioning(s.db, (*Run)(nil)).Column("r.id").Limit(10),
-		"automation_runs_check":        checkDue(s.db, []Place{{Backend: "fake"}}, now).Limit(10),
+		"automation_runs_check":        checkDue(s.db, Reach{In: []Place{{Backend: "fake"}}}, now).Limit(10),
 		"automation_runs_aftercare":    awaitingCare(s.db, (*Run)(nil)).Column("r.id").Where("r.aftercare_at <= ?", now).Limit(1),
 		"automation_runs_timeout":      timedOut(s.db, now, now).Limit(10),
 	}

@@ -366,7 +366,7 @@ func TestOneVersionNewerIsServed(t *testing.T) {
 		r, _ := modelstest.Running(t, s, modelstest.Automation(t, s))
 		_, err = s.Run(t.Context(), modelstest.Org, r.ID)
 		require.NoError(t, err)
-		runs, err := s.ClaimStale(t.Context(), places, 10, time.Minute)
+		runs, err := s.ClaimStale(t.Context(), everywhere, 10, time.Minute)
 		require.NoError(t, err)
 		require.Empty(t, runs)
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -92,6 +93,7 @@ type rig struct {
 	fake     *sandboxtest.Fake
 	agents   *sandboxtest.AgentServer
 	blobs    *blobs
+	boxes    *http.Client // of agents
 	settings sandbox.Settings
 	settler  *sandbox.Settler
 	auto     *models.Automation
@@ -110,10 +112,15 @@ func one(t *testing.T, quirks sandboxtest.Quirks, test func(*rig)) {
 }
 
 func newRig(t *testing.T, db *modelstest.DB, quirks sandboxtest.Quirks) *rig {
+	agents := sandboxtest.NewAgentServer(t)
+	return rigOf(t, db, quirks, agents, agents.Client())
+}
+
+func rigOf(t *testing.T, db *modelstest.DB, quirks sandboxtest.Quirks, agents *sandboxtest.AgentServer, boxes *http.Client) *rig {
 	c := &clock{}
 	r := &rig{
 		T: t, db: db, clock: c, store: db.Open(t, models.WithClock(c.Now)), fake: sandboxtest.NewFake(quirks),
-		agents: sandboxtest.NewAgentServer(t), blobs: &blobs{data: map[string][]byte{}},
+		agents: agents, boxes: boxes, blobs: &blobs{data: map[string][]byte{}},
 	}
 	r.fake.Agents = r.agents
 	r.auto = modelstest.Automation(t, r.store)
@@ -128,15 +135,16 @@ func (r *rig) process(s *models.Store) (*Watchdog, *sandbox.Settler) {
 	require.NoError(r, err)
 	backend := sandbox.Decorate(r.fake, sandbox.Limits{PerSecond: 10000, Burst: 1000, Failures: 1000})
 	settler := sandbox.NewSettler(sandbox.SettlerConfig{
-		Store: s, Deployment: deploy, Settings: r.settings, Blobs: r.blobs, HTTP: r.agents.Client(),
+		Store: s, Deployment: deploy, Settings: r.settings, Blobs: r.blobs, HTTP: r.boxes,
 		Timing:   sandbox.Timing{Call: 2 * time.Second, Shows: 2 * time.Second, Poll: time.Millisecond},
 		Backends: map[string]*sandbox.Decorated{place.Backend: backend},
 	})
 	return &Watchdog{
 		Store: s, Config: config.Default(r.TempDir()), Deployment: deploy,
-		Backends: map[models.Place]sandbox.Backend{place: backend}, Settler: settler, HTTP: r.agents.Client(), Blobs: r.blobs,
+		Backends: map[models.Place]sandbox.Backend{place: backend}, Settler: settler, HTTP: r.boxes, Blobs: r.blobs,
 		Decide: r.decide, Log: slog.New(slog.DiscardHandler),
-		StaleNudge: loop.NewNudge(), JanitorNudge: loop.NewNudge(), SettleNudges: map[models.Place]loop.Nudge{place: loop.NewNudge()},
+		StaleNudges:  map[models.Place]loop.Nudge{place: loop.NewNudge()},
+		JanitorNudge: loop.NewNudge(), SettleNudges: map[models.Place]loop.Nudge{place: loop.NewNudge()},
 	}, settler
 }
 
@@ -197,6 +205,16 @@ func (r *rig) exit(run *models.Run, box *models.Sandbox, stdout, stderr string, 
 // agent is the agent server in a box.
 func (r *rig) agent(boxID uuid.UUID) *sandboxtest.AgentBox {
 	return r.agents.Box(r.fake.Identity(boxID).ProviderID)
+}
+
+// stalePass is one pass of the stale duty, wherever a run is.
+func (r *rig) stalePass(ctx context.Context) (int, error) {
+	here, err := r.Stale(place).Pass(ctx)
+	if err != nil {
+		return here, err
+	}
+	stray, err := r.Stray().Pass(ctx)
+	return here + stray, err
 }
 
 // stale makes passes of the stale duty until it finds nothing.

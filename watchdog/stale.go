@@ -26,25 +26,41 @@ const (
 	graceOK     = 60 * time.Second
 )
 
-// Stale is the duty for runs that nobody ends: those whose command has ended without a callback, and those past timeout_at
-// (contract section 3.8). Each worker claims one run at a time; no transaction is open while it asks a box.
-func (w *Watchdog) Stale() loop.Loop {
+// Stale is the duty for runs in boxes of one place that nobody ends: those whose command has ended without a callback, and
+// those past timeout_at (contract section 3.8). Each worker claims one run at a time; no transaction is open while it asks a
+// box. Each place has workers of its own, for those of a provider that does not answer are busy waiting for it.
+func (w *Watchdog) Stale(p models.Place) loop.Loop {
+	return w.staleLoop("stale "+p.Backend, models.Reach{In: []models.Place{p}}, w.StaleNudges[p])
+}
+
+// Stray is the same duty for runs without a box, which are those of local mode, and for those in boxes that nobody seems to
+// serve any more. Local mode has no other.
+func (w *Watchdog) Stray() loop.Loop {
+	reach := models.Reach{Rest: true, Served: w.places()}
+	if w.Local != nil {
+		reach.In, reach.Served = reach.Served, nil
+	}
+	return w.staleLoop("stale", reach, w.StaleNudges[models.Place{}])
+}
+
+func (w *Watchdog) staleLoop(name string, reach models.Reach, nudge loop.Nudge) loop.Loop {
 	return loop.Loop{
-		Name: "stale", Every: w.Config.Watchdog.Interval, Batch: 1, Workers: staleWorkers,
-		Pass: w.stalePass, Now: w.Store.Now, Nudge: w.StaleNudge,
-		Until: func(ctx context.Context) (*time.Time, error) { return w.Store.NextStaleAt(ctx, w.places()) },
+		Name: name, Every: w.Config.Watchdog.Interval, Batch: 1, Workers: staleWorkers,
+		Pass: func(ctx context.Context) (int, error) { return w.stalePass(ctx, reach, nudge) },
+		Now:  w.Store.Now, Nudge: nudge,
+		Until: func(ctx context.Context) (*time.Time, error) { return w.Store.NextStaleAt(ctx, reach) },
 	}
 }
 
-func (w *Watchdog) stalePass(ctx context.Context) (int, error) {
-	if at, err := w.Store.NextStaleAt(ctx, w.places()); err != nil || at == nil || at.After(w.Store.Now()) {
+func (w *Watchdog) stalePass(ctx context.Context, reach models.Reach, nudge loop.Nudge) (int, error) {
+	if at, err := w.Store.NextStaleAt(ctx, reach); err != nil || at == nil || at.After(w.Store.Now()) {
 		return 0, err
 	}
-	runs, err := w.Store.ClaimStale(ctx, w.places(), 1, staleHold)
+	runs, err := w.Store.ClaimStale(ctx, reach, 1, staleHold)
 	if err != nil || len(runs) == 0 {
 		return 0, err
 	}
-	w.StaleNudge.Wake() // there may be more: another worker looks while this one is busy
+	nudge.Wake() // there may be more: another worker looks while this one is busy
 	for _, run := range runs {
 		if runErr := w.stale(ctx, run); runErr != nil && !errors.Is(runErr, models.ErrConflict) {
 			err = errors.Join(err, fmt.Errorf("look after run %s: %w", run.ID, runErr))

@@ -65,8 +65,8 @@ type App struct {
 
 // nudges wake the duties.
 type nudges struct {
-	schedule, dispatch, stale, janitor, aftercare loop.Nudge
-	settle                                        map[models.Place]loop.Nudge
+	schedule, dispatch, janitor, aftercare loop.Nudge
+	stale, settle                          map[models.Place]loop.Nudge
 }
 
 // wake wakes the settler's workers of a place.

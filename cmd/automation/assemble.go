@@ -49,11 +49,11 @@ func chooseBackend(cfg config.Config, environ map[string]string, live []string) 
 // assemble joins the parts: what settles boxes, what lets requests into them, the duties and the server.
 func (a *App) assemble(context.Context) error {
 	a.nudges = nudges{
-		schedule: loop.NewNudge(), dispatch: loop.NewNudge(), stale: loop.NewNudge(), janitor: loop.NewNudge(), aftercare: loop.NewNudge(),
-		settle: map[models.Place]loop.Nudge{},
+		schedule: loop.NewNudge(), dispatch: loop.NewNudge(), janitor: loop.NewNudge(), aftercare: loop.NewNudge(),
+		stale: map[models.Place]loop.Nudge{{}: loop.NewNudge()}, settle: map[models.Place]loop.Nudge{},
 	}
 	for _, p := range a.places() {
-		a.nudges.settle[p] = loop.NewNudge()
+		a.nudges.stale[p], a.nudges.settle[p] = loop.NewNudge(), loop.NewNudge()
 	}
 	a.settler = sandbox.NewSettler(sandbox.SettlerConfig{
 		Store: a.store, Backends: a.backends, Deployment: a.deployment, Settings: a.settings(), Blobs: a.blobs, Exports: a.exports,
@@ -89,12 +89,12 @@ func (a *App) loops() []loop.Loop {
 	dispatch := &scheduler.Dispatch{
 		Store: a.store, Blobs: a.blobs, Decide: a.decide, Deployment: a.deployment, APIURL: a.boxURL(),
 		Settings: a.config.Dispatch, Contract: a.contract, Log: a.component("dispatch"),
-		Nudge: a.nudges.dispatch, Stale: a.nudges.stale, Settle: a.nudges.wakeAll, Started: a.metrics.RunStarted,
+		Nudge: a.nudges.dispatch, Settle: a.nudges.wakeAll, Started: a.metrics.RunStarted,
 	}
 	watch := &watchdog.Watchdog{
 		Store: a.store, Config: a.config, Deployment: a.deployment, Backends: map[models.Place]sandbox.Backend{}, Watches: map[models.Place]watchdog.Watch{},
 		Settler: a.settler, Blobs: a.blobs, Decide: a.decide, Log: a.component("watchdog"),
-		StaleNudge: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle, Swept: a.swept,
+		StaleNudges: a.nudges.stale, JanitorNudge: a.nudges.janitor, SettleNudges: a.nudges.settle, Swept: a.swept,
 		AftercareNudge: a.nudges.aftercare,
 	}
 	if local := a.config.Sandbox; a.choice.Local {
@@ -107,6 +107,7 @@ func (a *App) loops() []loop.Loop {
 		own := a.backends[a.choice.Backend]
 		dispatch.Backend, dispatch.Place = own, a.place(a.choice.Backend, own)
 	}
+	dispatch.Stale = a.nudges.stale[dispatch.Place]
 	for name, b := range a.backends {
 		watch.Backends[a.place(name, b)] = b
 		watch.Watches[a.place(name, b)] = a.watches[name]

@@ -40,6 +40,26 @@ func NewAgentServer(tb testing.TB) *AgentServer {
 // Client is for sandbox.Agent; its connections end with the server.
 func (s *AgentServer) Client() *http.Client { return s.server.Client() }
 
+// Direct is Client without connections, for tests in a testing/synctest bubble, whose time stands still while one is waited for.
+func (s *AgentServer) Direct() *http.Client { return &http.Client{Transport: direct{s}} }
+
+type direct struct{ *AgentServer }
+
+// RoundTrip serves the request at once; a handler that breaks the connection is an error, as it is over a network.
+func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			answer, err = nil, fmt.Errorf("%s %s: %v", r.Method, r.URL.Path, p)
+		}
+	}()
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	d.serve(w, r)
+	return w.Result(), nil
+}
+
 // Box returns the agent server in the box with a provider id.
 func (s *AgentServer) Box(providerID string) *AgentBox {
 	s.mu.Lock()

@@ -79,10 +79,10 @@ func (db *database) passes(b *testing.B) {
 			return err
 		},
 		"stale-ms": func(ctx context.Context) error {
-			if _, err := store.NextStaleAt(ctx, []models.Place{place}); err != nil {
+			if _, err := store.NextStaleAt(ctx, models.Reach{In: []models.Place{place}, Rest: true}); err != nil {
 				return err
 			}
-			_, err := store.ClaimStale(ctx, []models.Place{place}, 1, time.Minute)
+			_, err := store.ClaimStale(ctx, models.Reach{In: []models.Place{place}, Rest: true}, 1, time.Minute)
 			return err
 		},
 		"repair-ms": func(ctx context.Context) error {
