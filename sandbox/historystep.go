@@ -11,6 +11,9 @@ import (
 
 // Steps that keep the history of a box which is about to go (design section 9; S0-052, S0-073).
 
+// outageMost is how long after the order a patient delete waits for a provider that does not answer.
+const outageMost = 24 * time.Hour
+
 // exportWithin bounds one try of a patient delete: it has not the short budget of what is done before a suspend.
 const exportWithin = 10 * time.Minute
 
@@ -56,11 +59,16 @@ func (w *work) exportNow(ctx context.Context) (models.Event, error) {
 	return event, nil
 }
 
-// exportFailed counts a try of a patient delete. What follows, another one later or the delete, is for NextStep to say.
+// exportFailed counts a try of a patient delete. What follows, another one later or the delete, is for NextStep to say. While
+// the provider does not answer it is no try: the box could not go either, and an outage would cost it its history.
 func (w *work) exportFailed(err error) (models.Step, bool, error) {
 	step := w.blank(StepExport)
 	if w.lease.Patient.Err() != nil {
 		return step, false, fmt.Errorf("%w: %w", errReleased, errInterrupted)
+	}
+	if w.facts.Blind && w.Store.Now().Before(w.claim.Box.OrderedAt.Add(outageMost)) {
+		w.again(&step, pastOf[StepExport], err)
+		return step, true, nil
 	}
 	text := w.errorText(err)
 	step.ExportTried, step.LastError = true, &text
@@ -77,7 +85,7 @@ func (w *work) wakeToExport() (models.Step, bool, error) {
 	cancel()
 	step := w.blank(StepWake)
 	switch {
-	case errors.Is(err, ErrBreakerOpen):
+	case errors.Is(err, ErrBreakerOpen) && !w.facts.Blind: // else its look was the one call let through: another row's turn next
 		return step, false, err
 	case errors.Is(err, ErrGone):
 		w.sees(&step, models.SeenMissing)
