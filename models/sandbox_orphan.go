@@ -20,7 +20,8 @@ type Listed struct {
 }
 
 // SightOrphan handles one listed box after the list was read. Known identity: nothing (false), but one that was taken for
-// gone for longer than quarantine, which a list that lags cannot explain, is sighted anew (true). Row of that workspace id
+// gone for longer than quarantine, which a list that lags cannot explain, is sighted anew (true), and a row at rest that is
+// taken for missing is looked at again (false). Row of that workspace id
 // without this identity (a create whose answer was lost): the identity is recorded and the row nudged (true). No row: one is
 // inserted, created_by orphan, ordered deleted with next_step_at = now + quarantine, and its identity (true). What it deletes
 // carries our deployment's label: nothing else is ever listed (S0-002).
@@ -33,7 +34,11 @@ func (s *Store) SightOrphan(ctx context.Context, p Place, l Listed, quarantine t
 		if err != nil {
 			return err
 		}
-		if known != nil && (known.GoneAt == nil || known.GoneAt.After(now.Add(-quarantine))) {
+		switch {
+		case known == nil:
+		case known.GoneAt == nil && known.Observed == SeenMissing:
+			return restingNudgeTx(ctx, tx, known.SandboxID, now)
+		case known.GoneAt == nil || known.GoneAt.After(now.Add(-quarantine)):
 			return nil
 		}
 		sighted = true
@@ -60,22 +65,30 @@ func orphanID(p Place, l Listed) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))
 }
 
-func knownIdentity(ctx context.Context, tx bun.IDB, p Place, l Listed) (*Identity, error) {
-	id := new(Identity)
-	err := tx.NewSelect().Model(id).
+// owned is an identity that a row has, and what the row's box was last seen as.
+type owned struct {
+	SandboxID uuid.UUID
+	GoneAt    *time.Time
+	Observed  Observed
+}
+
+func knownIdentity(ctx context.Context, tx bun.IDB, p Place, l Listed) (*owned, error) {
+	known := new(owned)
+	err := tx.NewSelect().Model((*Identity)(nil)).
+		Column("i.sandbox_id", "i.gone_at", "s.observed").
 		Join("JOIN sandboxes AS s ON s.id = i.sandbox_id").
 		Where("i.provider_id = ? AND i.kind = ?", l.ProviderID, l.Kind).
 		Where("s.backend = ? AND s.location = ?", p.Backend, p.Location).
 		OrderExpr("i.gone_at IS NULL DESC, i.seen_at DESC").
 		Limit(1).
-		Scan(ctx)
+		Scan(ctx, known)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look for %s %s: %w", l.Kind, l.ProviderID, err)
 	}
-	return id, nil
+	return known, nil
 }
 
 // insertOrphanTx makes the row of a listed box that has none; one that exists and that nobody holds is nudged.
@@ -134,6 +147,18 @@ func knownBoxes(db bun.IDB, p Place, t, now time.Time) *bun.SelectQuery {
 // NudgeBox sets next_step_at = now where the row is at rest or later.
 func (s *Store) NudgeBox(ctx context.Context, boxID uuid.UUID) error {
 	return s.write(ctx, func(ctx context.Context, tx bun.IDB) error { return nudgeTx(ctx, tx, boxID, s.Now(), false) })
+}
+
+// restingNudgeTx is NudgeBox of a row at rest: one that is worked on finds out by itself.
+func restingNudgeTx(ctx context.Context, tx bun.IDB, boxID uuid.UUID, now time.Time) error {
+	_, err := tx.NewUpdate().Model((*Sandbox)(nil)).
+		Set("next_step_at = ?", now).
+		Where("id = ? AND next_step_at IS NULL AND lease_until IS NULL", boxID).
+		Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("nudge box %s: %w", boxID, err)
+	}
+	return nil
 }
 
 // nudgeTx is NudgeBox; unowned leaves a row alone that somebody holds a lease on: a dispatch that is creating the box.

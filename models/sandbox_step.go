@@ -119,8 +119,10 @@ func (b *Sandbox) rested() bool {
 		return false
 	}
 	switch b.Observed {
-	case SeenMissing, SeenFailed, SeenDeleted:
+	case SeenFailed, SeenDeleted:
 		return true
+	case SeenMissing: // what comes back was not gone, and is still to be suspended
+		return b.Desired != WantSuspended
 	default:
 		return string(b.Observed) == string(b.Desired)
 	}

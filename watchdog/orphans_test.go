@@ -48,6 +48,29 @@ func TestOrphans_RowWhoseBoxIsGoneBecomesMissing(t *testing.T) {
 	})
 }
 
+// A provider that does not know a box for a moment, and lists it afterwards, must not cost its run the output, nor leave it running.
+func TestOrphans_BoxThatIsListedAfterAllIsNotMissing(t *testing.T) {
+	each(t, sandboxtest.Quirks{}, func(r *rig) {
+		run, box := r.running()
+		r.exit(run, box, "what it printed\n", "", 0)
+		r.finish(run.ID, models.RunCompleted)
+		r.fake.Fail("Inspect", sandbox.ErrGone)
+		r.settle()
+		require.Equal(r, models.SeenMissing, r.box(box.ID).Observed)
+		require.Nil(r, r.box(box.ID).NextStepAt)
+		for range 2 { // the second pass changes nothing
+			_, err := r.orphans(r.Context(), place)
+			require.NoError(r, err)
+			r.settle()
+			require.Equal(r, models.SeenSuspended, r.box(box.ID).Observed)
+			require.Equal(r, models.SeenSuspended, r.fake.State(box.ID))
+			require.Contains(r, r.blobs.get(*r.run(run.ID).OutputKey), `"exit"`)
+			r.deferred(run.ID)
+		}
+		require.Equal(r, 1, r.fake.Count("Suspend"))
+	})
+}
+
 func TestOrphans_OnlyWhatWasKnownBeforeTheListCounts(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, func(r *rig) {
 		r.running()
