@@ -87,7 +87,7 @@ func (s *Store) Finish(ctx context.Context, runID uuid.UUID, o Outcome, decide f
 const TimedOutPrefix = "Timed out: "
 
 // Reconcile flips a FAILED run whose error_detail starts with TimedOutPrefix to COMPLETED, once, and decides anew about its
-// box (the stamp counts from the new completion). Where deletion was ordered already it stays so and no stamp is written.
+// box (the stamp counts from the new completion, but is never moved to an earlier time). Where deletion was ordered already it stays so and no stamp is written.
 func (s *Store) Reconcile(ctx context.Context, runID uuid.UUID, o Outcome, decide func(Ending) Decision) (Finished, error) {
 	o.Status, o.ErrorDetail, o.StatusDetail = RunCompleted, nil, nil
 	o.From, o.IfTimeoutAt, o.IfExitSeen, o.IfAttempt = []RunStatus{RunFailed}, nil, nil, 0
@@ -146,6 +146,9 @@ func (s *Store) endTx(ctx context.Context, tx bun.IDB, e end) (Finished, error) 
 	})
 	if run.Box != nil && run.Box.Desired == WantDeleted {
 		decision = Decision{Box: BoxNothing}
+	}
+	if e.reconcile && decision.Due != nil && run.CleanupDueAt != nil && run.CleanupDueAt.After(*decision.Due) {
+		decision.Due = run.CleanupDueAt // a person has extended it
 	}
 	run.CleanupDueAt = decision.Due
 	run.needsAftercare(now)

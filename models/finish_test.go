@@ -297,6 +297,21 @@ func TestS1_017_ALateCallbackFlipsATimedOutRunAndStampsFromTheNewCompletion(t *t
 	}, models.WithClock(clock.Now))
 }
 
+func TestS1_017_ALateCallbackTakesNobodysExtensionBack(t *testing.T) {
+	clock := modelstest.NewClock()
+	modelstest.Each(t, func(t *testing.T, s *models.Store) {
+		r, b := modelstest.Running(t, s, modelstest.Automation(t, s))
+		finish(t, s, r, models.Outcome{Status: models.RunFailed, ErrorDetail: ptr("Timed out: x"), Actor: "watchdog", Reason: "timed out"}, suspendFor(time.Hour))
+		extended := s.Now().Add(24 * time.Hour)
+		require.NoError(t, s.Extend(t.Context(), b.ID, extended, "user:ana"))
+		clock.Advance(time.Minute)
+		f, err := s.Reconcile(t.Context(), r.ID, callback(models.RunCompleted), suspendFor(time.Hour))
+		require.NoError(t, err)
+		sameTime(t, extended, f.Decision.Due)
+		sameTime(t, extended, modelstest.Stamp(t, s, r.ID))
+	}, models.WithClock(clock.Now))
+}
+
 func TestPeerDefect_11_ReconcilingABoxOrderedDeletedGivesNoStampAndNoSecondOrder(t *testing.T) {
 	modelstest.Each(t, func(t *testing.T, s *models.Store) {
 		r, b := modelstest.Running(t, s, modelstest.Automation(t, s))

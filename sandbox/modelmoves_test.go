@@ -106,7 +106,11 @@ func (l *life) reconcile() {
 	f, err := l.store.Reconcile(context.Background(), l.run.ID, models.Outcome{Actor: "callback", Reason: "callback"}, l.decide)
 	require.NoError(l.t, err)
 	require.True(l.t, f.Won)
+	extended := l.due
 	l.ended(f)
+	if l.due != nil && extended != nil && extended.After(*l.due) {
+		l.due = extended
+	}
 	l.timedOut = false
 }
 
