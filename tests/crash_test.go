@@ -90,6 +90,7 @@ func (l life) lived(t *testing.T, database []string) (kills int) {
 		}
 		return waiting == 0
 	})
+	w.join()
 	w.wait("every run has ended", func(s sight) bool {
 		waiting := 0
 		for id, run := range s.runs {
@@ -128,6 +129,22 @@ func (l life) lived(t *testing.T, database []string) (kills int) {
 		require.Contains(t, w.output(id), strings.TrimSpace(told), "the output outlives the box")
 	}
 	return w.kills
+}
+
+// join starts the other replicas where they do not run yet: when every command has begun, or when the first was killed before
+// that. A run that waits belongs to whoever claims it first, and the kill is to hit the first. For the same reason they are an
+// hour behind until it was killed, so that nothing else is due there.
+func (w *world) join() {
+	w.t.Helper()
+	for _, r := range w.replicas[1:] {
+		if r.cmd != nil {
+			continue
+		}
+		if w.kills == 0 {
+			r.set(-time.Hour)
+		}
+		w.launch(r)
+	}
 }
 
 // amid reports whether a kill may hit any run at any point, for there are others than the one that has reached the fatal one.

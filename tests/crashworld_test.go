@@ -91,17 +91,11 @@ func newWorld(t *testing.T, cloud bool, replicas int, database []string, env ...
 	return w
 }
 
-// serve starts the replicas, the first with a fatal point. The others are an hour behind until it is reached, so that nothing is
-// due there: it is the first that works.
+// serve starts the first replica with a fatal point; the others join later.
 func (w *world) serve(fatal string) {
 	w.t.Helper()
 	w.fatal = fatal
-	for n, r := range w.replicas {
-		if n > 0 {
-			r.set(-time.Hour)
-		}
-		w.launch(r)
-	}
+	w.launch(w.replicas[0])
 }
 
 // launch starts a replica; the first one with the fatal point, while kills are left.
@@ -200,6 +194,7 @@ func (w *world) revive() {
 		require.True(w.t, status.Signaled() && status.Signal() == syscall.SIGKILL, "the service ended by itself:\n%s", r.story())
 		w.kills++
 		w.follow()
+		w.join()
 		w.launch(r)
 	}
 }
