@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // dependencies looks at every directory of a workspace's checkouts that the project ignores and a tool can make again. A
@@ -13,9 +15,9 @@ import (
 func dependencies(ctx context.Context, p part, workspace string, around surroundings) (units []Unit, leads []lead) {
 	bounded, cancel := context.WithTimeout(ctx, around.git.limit) // for all checkouts together, however many an agent makes
 	defer cancel()
-	for _, c := range surveyed(ctx, p.area, workspace) {
+	for _, c := range surveyed(ctx, p.area, workspace, around.trail) {
 		leads = append(leads, c.leads...)
-		if len(c.tops) > 0 {
+		if len(c.asked) > 0 {
 			units = append(units, c.dependencies(bounded, p, around)...)
 		}
 	}
@@ -31,11 +33,20 @@ func (c *checkout) dependencies(ctx context.Context, p part, around surroundings
 	defer root.close()
 	var units []Unit
 	absolute := p.area.path(c.name)
-	ignored, refuse := around.git.ignored(ctx, root, absolute, c.tops)
+	if index, err := indexOf(root, absolute); err == nil {
+		around.trail.file(unix.AT_FDCWD, nowhere, index)
+	}
+	ignored, refuse := around.git.ignored(ctx, root, absolute, c.tops())
 	if refuse != "" {
 		units = append(units, Unit{Tier: TierDependencies, Path: shown(around.root, absolute), Refuse: refuse, part: p, name: c.name})
 	}
-	for _, name := range outermost(deepened(ignored)) {
+	names := outermost(deepened(ignored))
+	for _, name := range c.asked {
+		if _, named := slices.BinarySearch(names, shown(c.name, name)); !named || c.more {
+			around.trail.lose() // git has looked where the survey has not
+		}
+	}
+	for _, name := range names {
 		if !provenBy(root, name) {
 			continue
 		}

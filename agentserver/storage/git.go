@@ -73,7 +73,7 @@ func (g *git) close() {
 }
 
 // ignored lists the directories that are ignored as a whole and hold nothing tracked, relative to the checkout: those among
-// these names in its top directory, and beneath them. Names are bytes: what is not UTF-8 is a name like any other. It ends
+// these names in its top directory and beneath them, all for nil. Names are bytes: what is not UTF-8 is a name like any other. It ends
 // with ctx.
 func (g *git) ignored(ctx context.Context, checkout handle, path string, tops []string) (names []string, refuse string) {
 	if g.empty == "" {

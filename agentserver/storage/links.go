@@ -29,7 +29,7 @@ func leadsTo(dir int, name string) string {
 func linkedPlaces(ctx context.Context, t Tenant) (leads []lead) {
 	for _, p := range t.parts {
 		for _, workspace := range p.workspaces {
-			for _, c := range surveyed(ctx, p.area, workspace) {
+			for _, c := range surveyed(ctx, p.area, workspace, nil) {
 				leads = append(leads, c.leads...)
 			}
 		}

@@ -143,7 +143,7 @@ func (f *Found) measure(ctx context.Context, around surroundings, sizes bool) er
 	}
 	// An inner unit has the longer name.
 	slices.SortStableFunc(measured, func(a, b *Unit) int { return len(b.name) - len(a.name) })
-	w := &walker{ctx: ctx, free: around.free}
+	w := &walker{ctx: ctx, free: around.free, trail: around.trail}
 	top := newTally(identity{}, false)
 	for i, p := range f.parts {
 		names := p.extent

@@ -71,7 +71,9 @@ func (s *Storage) end() {
 
 // plan makes a plan and remembers it.
 func (s *Storage) plan(ctx context.Context, id string, request Request) ([]Item, error) {
-	found, err := s.scan(ctx, func(t Tenant) bool { return request.wants(t.ID) }, aim{sparing: s.sparing(request)})
+	found, err := s.scan(ctx, func(t Tenant) bool { return request.wants(t.ID) }, aim{
+		dependencies: s.sheds(request), runtimes: request.Tier != TierCaches && request.Tier != TierDependencies, dry: request.DryRun,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
@@ -89,16 +91,16 @@ func (s *Storage) plan(ctx context.Context, id string, request Request) ([]Item,
 	return items, nil
 }
 
-// sparing reports whether a request takes no dependencies, whatever is found: that saves looking for them.
-func (s *Storage) sparing(request Request) bool {
+// sheds reports whether a request may take dependencies: when it does not, whatever is found, nobody need look for them.
+func (s *Storage) sheds(request Request) bool {
 	switch request.Tier {
 	case TierCaches:
-		return true
+		return false
 	case TierPolicy, "":
-		return overBudget(s.filesystem(), s.options.Settings) <= 0
+		return overBudget(s.filesystem(), s.options.Settings) > 0
 	case TierDependencies, TierRuntime:
 	}
-	return false
+	return true
 }
 
 func (s *Storage) remembered(id string) ([]Item, error) {
@@ -165,9 +167,12 @@ func (s *Storage) undeletable(ctx context.Context) int64 {
 
 // lookAgain scans anew whoever is in an older plan. nil: it could not.
 func (s *Storage) lookAgain(ctx context.Context, items []Item) *Scan {
+	planned := func(tier Tier) bool {
+		return slices.ContainsFunc(items, func(i Item) bool { return i.Tier == tier && i.Outcome == Planned })
+	}
 	found, err := s.scan(ctx, func(t Tenant) bool {
 		return slices.ContainsFunc(items, func(i Item) bool { return i.ConversationID == t.ID && i.Outcome == Planned })
-	}, aim{})
+	}, aim{dependencies: planned(TierDependencies), runtimes: planned(TierRuntime)})
 	if err != nil {
 		return nil
 	}

@@ -75,12 +75,15 @@ type surroundings struct {
 	mounts    []string // mount points, absolute
 	git       *git
 	free      chan struct{} // one place for each walker that helps another
+	trail     *trail        // of the tenant that is looked at; nil: nobody will ask
 }
 
 // aim is what a scan is for.
 type aim struct {
-	sizes   bool // everything that a tenant has is added up
-	sparing bool // dependencies are not looked for: none would go
+	sizes        bool // everything that a tenant has is added up
+	dependencies bool // they may go
+	runtimes     bool // they may go
+	dry          bool // nothing goes: who is as he was at the last such look is not looked at again
 }
 
 // scan looks at every tenant. It changes nothing. What cannot be read stays and says so; what one tenant costs the others
@@ -93,6 +96,9 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) 
 	}
 	around := s.around
 	around.mounts = mountPoints()
+	if what.dry {
+		s.looks.prune(tenants)
+	}
 	all, errs, asked := make([]Found, len(tenants)), make([]error, len(tenants)), make([]bool, len(tenants))
 	for i, t := range tenants {
 		asked[i] = wanted(t)
@@ -103,8 +109,8 @@ func (s *Storage) scan(ctx context.Context, wanted func(Tenant) bool, what aim) 
 		workers.Go(func() {
 			for i := range next {
 				if asked[i] {
-					all[i], errs[i] = look(ctx, tenants[i], around, what)
-				} else if !what.sparing {
+					all[i], errs[i] = s.look(ctx, tenants[i], around, what)
+				} else if what.dependencies {
 					all[i].leads = linkedPlaces(ctx, tenants[i])
 				}
 			}
@@ -137,6 +143,22 @@ func (s *Storage) tenants(ctx context.Context) ([]Tenant, error) {
 	return all, nil
 }
 
+// look looks at one tenant, or remembers.
+func (s *Storage) look(ctx context.Context, t Tenant, around surroundings, what aim) (Found, error) {
+	if !what.dry {
+		return look(ctx, t, around, what)
+	}
+	if found, ok := s.looks.recall(t, what, around.mounts); ok {
+		return found, nil
+	}
+	around.trail = s.looks.begin(t)
+	found, err := look(ctx, t, around, what)
+	if err == nil {
+		s.looks.keep(found, what, around.mounts, around.trail)
+	}
+	return found, err
+}
+
 // look finds what one tenant could give, and its size if asked. Only the end of ctx is an error.
 func look(ctx context.Context, t Tenant, around surroundings, what aim) (Found, error) {
 	found := Found{Tenant: t}
@@ -145,12 +167,12 @@ func look(ctx context.Context, t Tenant, around surroundings, what aim) (Found, 
 			found.Units = append(found.Units, caches(p, home, around)...)
 		}
 		for _, workspace := range p.workspaces {
-			if !what.sparing {
+			if what.dependencies {
 				units, leads := dependencies(ctx, p, workspace, around)
 				found.Units, found.leads = append(found.Units, units...), append(found.leads, leads...)
 			}
 		}
-		if p.runtime != "" {
+		if p.runtime != "" && what.runtimes {
 			if unit, there := inspect(p, p.runtime, TierRuntime, around); there {
 				found.Units = append(found.Units, unit)
 			}
@@ -167,6 +189,7 @@ func caches(p part, home string, around surroundings) []Unit {
 	}
 	var units []Unit
 	for _, place := range places {
+		around.trail.path(p.area.root, path.Join(home, place.path))
 		for _, name := range place.units(p.area.root, home) {
 			if unit, there := inspect(p, name, TierCaches, around); there {
 				units = append(units, unit)

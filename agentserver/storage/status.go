@@ -59,9 +59,9 @@ type Status struct {
 
 // walks remembers what the status found of conversations that have not run since. No pass decides by it.
 type walks struct {
-	mu      sync.Mutex
-	sparing bool // as the scan was that they come from
-	last    map[string]walk
+	mu   sync.Mutex
+	shed bool // dependencies were looked for
+	last map[string]walk
 }
 
 type walk struct {
@@ -72,21 +72,21 @@ type walk struct {
 }
 
 // fill completes a tenant from an earlier walk, if it has not run since.
-func (w *walks) fill(t Tenant, sparing bool) (Found, time.Time, bool) {
+func (w *walks) fill(t Tenant, shed bool) (Found, time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last, ok := w.last[t.ID]
-	if !ok || t.key == "" || last.key != t.key || w.sparing != sparing {
+	if !ok || t.key == "" || last.key != t.key || w.shed != shed {
 		return Found{}, time.Time{}, false
 	}
 	return Found{Tenant: t, Units: last.units, Size: last.size}, last.at, true
 }
 
 // keep remembers the walks of these tenants, and forgets those of everybody else.
-func (w *walks) keep(found []Found, at map[string]time.Time, sparing bool) {
+func (w *walks) keep(found []Found, at map[string]time.Time, shed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sparing = sparing
+	w.shed = shed
 	w.last = make(map[string]walk, len(found))
 	for _, f := range found {
 		if f.key != "" && f.Busy == "" {
@@ -141,9 +141,9 @@ func (s *Storage) Status(ctx context.Context) (Status, error) {
 func (s *Storage) walk(ctx context.Context, now time.Time) (Scan, map[string]time.Time, error) {
 	var known []Found
 	walked := map[string]time.Time{}
-	what := aim{sizes: true, sparing: s.sparing(Request{})}
+	what := aim{sizes: true, dependencies: s.sheds(Request{}), runtimes: true}
 	found, err := s.scan(ctx, func(t Tenant) bool {
-		f, at, ok := s.walks.fill(t, what.sparing)
+		f, at, ok := s.walks.fill(t, what.dependencies)
 		if ok {
 			known, walked[t.ID] = append(known, f), at
 		}
@@ -162,7 +162,7 @@ func (s *Storage) walk(ctx context.Context, now time.Time) (Scan, map[string]tim
 		}
 		return slices.Compare([]byte(a.ID), []byte(b.ID))
 	})
-	s.walks.keep(found.Tenants, walked, what.sparing)
+	s.walks.keep(found.Tenants, walked, what.dependencies)
 	return found, walked, nil
 }
 

@@ -66,6 +66,7 @@ type Storage struct {
 	layouts []layout
 	ledger  *ledger
 	walks   walks
+	looks   looks
 
 	mu      sync.Mutex
 	states  map[string]string // of the tenants, as the last maintenance saw them
@@ -84,6 +85,7 @@ func Open(options Options) (*Storage, error) {
 	if options.Histories == nil {
 		s.options.Histories = conversation.Open("")
 	}
+	s.looks = looks{last: map[string]glance{}, margin: settled}
 	s.around.free = make(chan struct{}, walkers)
 	var err error
 	if s.around.git, err = newGit(gitLimit); err != nil {

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"cmp"
 	"context"
 	"path"
 	"slices"
@@ -16,14 +15,29 @@ const (
 	checkoutDepth = 3
 	checkoutLimit = 512
 	surveyDepth   = 64
+	surveyLimit   = 4096 // what is asked about in one checkout
 )
 
 // checkout is a git checkout in a workspace, and what in it is worth asking git about.
 type checkout struct {
 	name  string   // relative to the area
 	depth int      // beneath the workspace
-	tops  []string // names in its top directory: what is called like something rebuildable is there or beneath
+	asked []string // what is called like something rebuildable, relative to the area
+	more  bool     // too many of them to be named
 	leads []lead   // links that are called so
+}
+
+// tops names what of the checkout's top directory git has to look at; nil: everything.
+func (c *checkout) tops() []string {
+	if c.more {
+		return nil
+	}
+	tops := make([]string, len(c.asked))
+	for i, name := range c.asked {
+		tops[i], _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(name, c.name), "/"), "/")
+	}
+	slices.Sort(tops)
+	return slices.Compact(tops)
 }
 
 // survey goes through a workspace, each directory once: the workspace itself may be a checkout, and so may what lies beneath it,
@@ -33,11 +47,13 @@ type survey struct {
 	ctx   context.Context
 	area  *area
 	dev   uint64
+	trail *trail
 	found []*checkout
 }
 
-// surveyed lists the checkouts of a workspace.
-func surveyed(ctx context.Context, in *area, workspace string) []*checkout {
+// surveyed lists the checkouts of a workspace, and notes what it has read.
+func surveyed(ctx context.Context, in *area, workspace string, way *trail) []*checkout {
+	noted := way.path(in.root, workspace)
 	dir, err := in.root.descend(workspace)
 	if err != nil {
 		return nil
@@ -47,8 +63,8 @@ func surveyed(ctx context.Context, in *area, workspace string) []*checkout {
 	if err != nil {
 		return nil
 	}
-	s := &survey{ctx: ctx, area: in, dev: st.Dev}
-	s.directory(dir.fd(), site{name: workspace})
+	s := &survey{ctx: ctx, area: in, dev: st.Dev, trail: way}
+	s.directory(dir.fd(), site{name: workspace, step: noted})
 	return s.found
 }
 
@@ -57,8 +73,8 @@ type site struct {
 	name   string    // of the directory, relative to the area
 	depth  int       // beneath the workspace
 	in     *checkout // that it belongs to; nil: none
-	top    string    // the name in the checkout's top directory that it is or lies in; "" in that directory itself
 	closed bool      // a checkout in it is not one of the project's
+	step   int32     // of the trail
 }
 
 // directory looks at one directory and at those in it.
@@ -69,6 +85,8 @@ func (s *survey) directory(fd int, at site) {
 		switch kind = kindOf(fd, name, kind); {
 		case name == ".git":
 			own = true
+		case name == ".gitignore":
+			s.trail.file(fd, at.step, name)
 		case kind == unix.DT_DIR:
 			below = append(below, name)
 		case kind == unix.DT_LNK && looksRebuildable(at.name, name):
@@ -83,7 +101,7 @@ func (s *survey) directory(fd int, at site) {
 		if looksRebuildable(at.name, name) {
 			at.ask(name)
 		} else if s.ctx.Err() == nil {
-			s.down(fd, name, site{path.Join(at.name, name), at.depth + 1, at.in, cmp.Or(at.top, name), at.closed || name[0] == '.'})
+			s.down(fd, name, site{path.Join(at.name, name), at.depth + 1, at.in, at.closed || name[0] == '.', at.step})
 		}
 	}
 	if at.in == nil {
@@ -102,7 +120,7 @@ func (s *survey) enter(at *site) bool {
 	if at.closed || at.depth > checkoutDepth || at.in != nil && at.in.depth > 0 || len(s.found) >= checkoutLimit {
 		return false
 	}
-	at.in, at.top = &checkout{name: at.name, depth: at.depth}, ""
+	at.in = &checkout{name: at.name, depth: at.depth}
 	s.found = append(s.found, at.in)
 	return true
 }
@@ -119,17 +137,19 @@ func (s *survey) down(parent int, name string, at site) {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) == nil && st.Dev == s.dev {
+		at.step = s.trail.note(at.step, name, st)
 		s.directory(fd, at)
 	}
 }
 
 // ask has git asked about a name in the directory.
 func (at site) ask(name string) {
-	if at.in == nil {
-		return
-	}
-	if top := cmp.Or(at.top, name); !slices.Contains(at.in.tops, top) {
-		at.in.tops = append(at.in.tops, top)
+	switch {
+	case at.in == nil:
+	case len(at.in.asked) == surveyLimit:
+		at.in.more = true
+	default:
+		at.in.asked = append(at.in.asked, path.Join(at.name, name))
 	}
 }
 

@@ -59,12 +59,13 @@ const walkers = 3
 type walker struct {
 	ctx    context.Context
 	free   chan struct{} // one place for each further walker
+	trail  *trail        // notes what is read
 	unlock bool          // makes closed directories readable: only for what is in the trash
 	others sync.WaitGroup
 }
 
 // directory reads one directory and goes on with those in it.
-func (w *walker) directory(fd int, dev uint64, at *spot, t *tally) {
+func (w *walker) directory(fd int, dev uint64, at *spot, t *tally, step int32) {
 	defer unix.Close(fd)
 	if w.ctx.Err() != nil {
 		return
@@ -73,7 +74,7 @@ func (w *walker) directory(fd int, dev uint64, at *spot, t *tally) {
 	below := w.read(fd, dev, &here, t)
 	t.add(here)
 	for _, entry := range below {
-		w.enter(fd, entry, dev, at.on(entry.name), t)
+		w.enter(fd, entry, dev, at.on(entry.name), t, step)
 	}
 }
 
@@ -114,7 +115,8 @@ func (w *walker) read(fd int, dev uint64, here *tallied, t *tally) (below []subd
 }
 
 // enter goes down one directory, or has another walker do it.
-func (w *walker) enter(parent int, entry subdirectory, dev uint64, at *spot, t *tally) {
+func (w *walker) enter(parent int, entry subdirectory, dev uint64, at *spot, t *tally, above int32) {
+	step := w.trail.note(above, entry.name, entry.st)
 	if w.unlock && entry.st.Mode&0o700 != 0o700 {
 		_ = unlockAt(parent, entry.name) // the next line tells
 	}
@@ -128,10 +130,10 @@ func (w *walker) enter(parent int, entry subdirectory, dev uint64, at *spot, t *
 	case w.free <- struct{}{}:
 		w.others.Go(func() {
 			defer func() { <-w.free }()
-			w.directory(fd, dev, at, t)
+			w.directory(fd, dev, at, t, step)
 		})
 	default:
-		w.directory(fd, dev, at, t)
+		w.directory(fd, dev, at, t, step)
 	}
 }
 
@@ -145,12 +147,13 @@ func openDir(parent int, name string) (int, error) {
 // from adds up a directory some levels down, itself too. One that is not there counts as nothing. Only the end of ctx ends
 // it early.
 func (w *walker) from(root handle, name string, at *spot, t *tally) error {
+	above := w.trail.path(root, path.Dir(name))
 	parent, err := root.descend(path.Dir(name))
 	if err == nil {
 		defer parent.close()
 		base := path.Base(name)
 		if st, err := parent.stat(base); err == nil && isDir(st) {
-			w.enter(parent.fd(), subdirectory{base, st}, st.Dev, at, t)
+			w.enter(parent.fd(), subdirectory{base, st}, st.Dev, at, t, above)
 		}
 	}
 	w.others.Wait()

@@ -64,10 +64,13 @@ func open(state string) (*storage.Storage, error) {
 
 func workRead(state string, told map[string]float64) error {
 	var failed error
-	note := func(_ any, err error) { failed = errors.Join(failed, err) }
 	var s *storage.Storage
-	var first []time.Duration
-	for range 3 { // what has been walked once is not walked again
+	note := func(_ any, err error) { failed = errors.Join(failed, err) }
+	plan := func() {
+		note(s.Reclaim(context.Background(), storage.Request{DryRun: true, Tier: storage.TierDependencies}))
+	}
+	var first, plans []time.Duration
+	for range 3 { // what has been looked at once is not looked at again
 		if s != nil {
 			s.Close()
 		}
@@ -76,14 +79,15 @@ func workRead(state string, told map[string]float64) error {
 			return err
 		}
 		first = append(first, took(1, func() { note(s.Status(context.Background())) }))
+		plans = append(plans, took(1, plan))
 	}
 	defer s.Close()
 	slices.Sort(first)
+	slices.Sort(plans)
+	told["first plan"] = inMilliseconds(plans[1])
 	told["walk"] = inMilliseconds(first[1])
 	told["unchanged"] = inMilliseconds(took(5, func() { note(s.Status(context.Background())) }))
-	told["plan"] = inMilliseconds(took(3, func() {
-		note(s.Reclaim(context.Background(), storage.Request{DryRun: true, Tier: storage.TierDependencies}))
-	}))
+	told["plan"] = inMilliseconds(took(3, plan))
 	return failed
 }
 
@@ -183,7 +187,7 @@ func besidePythonReading(b *testing.B) {
 	theirs, mine := python(b, "read", tree), ours(b, "read", tree)
 	milliseconds(b, du, "ms-du")
 	for name, figure := range map[string]float64{
-		"ms-status": mine["walk"], "ms-status-unchanged": mine["unchanged"], "ms-plan": mine["plan"],
+		"ms-status": mine["walk"], "ms-status-unchanged": mine["unchanged"], "ms-plan-first": mine["first plan"], "ms-plan": mine["plan"],
 		"ms-walk-python": theirs["walk"], "ms-plan-python": theirs["plan"],
 		"x-status-of-du": mine["walk"] / inMilliseconds(du), "x-status-python": theirs["walk"] / mine["walk"], "x-plan-python": theirs["plan"] / mine["plan"],
 		"MiB-reading": mine["memory"] / (1 << 20), "MiB-reading-python": theirs["memory"] / (1 << 20),

@@ -1,0 +1,216 @@
+package storage
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// trailLimit is how many steps all remembered trails may have together; each takes some 40 bytes.
+const trailLimit = 1 << 17
+
+// settled is how long something must have been as it is before a trail counts on its times: a file system notes them in ticks,
+// and what changes twice within one looks the same.
+const settled = time.Second
+
+// trail is what was read to find what one tenant could give: directories and the files that rule over them, each as it was
+// then. While all are as they were, nothing in those directories has been made, removed or renamed, and no rule is another
+// one; only a file may hold more or less. A nil trail notes nothing.
+type trail struct {
+	base string    // what the tenant has, relative to the area; nothing above it is noted
+	from time.Time // when the reading began
+
+	mu    sync.Mutex
+	names []byte // of all steps
+	steps []step
+	known map[string]int32 // steps by their path, of those that were noted by it
+	lost  bool             // what was read cannot be told again
+}
+
+// step is one of them.
+type step struct {
+	above   int32 // the step of the directory that it lies in; negative: none
+	end     uint32
+	inode   uint64
+	changed int64 // nanoseconds
+}
+
+const nowhere int32 = -1
+
+func newTrail(base string, margin time.Duration) *trail {
+	return &trail{base: base, from: time.Now().Add(-margin), known: map[string]int32{}}
+}
+
+// note adds a step before it is read, and returns it.
+func (t *trail) note(above int32, name string, st unix.Stat_t) int32 {
+	if t == nil {
+		return nowhere
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.steps) >= trailLimit || !time.Unix(st.Ctim.Unix()).Before(t.from) {
+		t.lost = true
+		return nowhere
+	}
+	t.names = append(t.names, name...)
+	t.steps = append(t.steps, step{above, uint32(len(t.names)), st.Ino, st.Ctim.Nano()})
+	return int32(len(t.steps) - 1)
+}
+
+// lose has nobody count on the trail.
+func (t *trail) lose() {
+	if t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.lost = true
+	}
+}
+
+// path notes every directory from the base down to a path, as far as they are there, and returns the last one.
+func (t *trail) path(root handle, name string) int32 {
+	if t == nil || !within(name, t.base) {
+		return nowhere
+	}
+	at, above := t.base, nowhere
+	for rest := strings.TrimPrefix(name[len(t.base):], "/"); ; {
+		below, there := t.known[at]
+		if !there {
+			st, err := root.stat(at)
+			if err != nil {
+				return above // when it is made, that changes what it is made in
+			}
+			relative := at
+			if above != nowhere {
+				relative = path.Base(at)
+			}
+			below = t.note(above, relative, st)
+			t.known[at] = below
+		}
+		above = below
+		if rest == "" {
+			return above
+		}
+		next, further, _ := strings.Cut(rest, "/")
+		at, rest = at+"/"+next, further
+	}
+}
+
+// file notes a file of rules by its path, in a directory or absolute; one that is not there is none.
+func (t *trail) file(dir int, above int32, name string) {
+	var st unix.Stat_t
+	if t != nil && unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		t.note(above, name, st)
+	}
+}
+
+// holds reports whether all is as it was.
+func (t *trail) holds(root handle) bool {
+	var name []byte
+	var chain []int32
+	for i, s := range t.steps {
+		chain = chain[:0]
+		for at := int32(i); at != nowhere; at = t.steps[at].above {
+			chain = append(chain, at)
+		}
+		name = name[:0]
+		for _, at := range slices.Backward(chain) {
+			if len(name) > 0 {
+				name = append(name, '/')
+			}
+			name = append(name, t.name(at)...)
+		}
+		st, err := root.stat(string(name))
+		if err != nil || st.Ino != s.inode || st.Ctim.Nano() != s.changed {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *trail) name(i int32) []byte {
+	begin := uint32(0)
+	if i > 0 {
+		begin = t.steps[i-1].end
+	}
+	return t.names[begin:t.steps[i].end]
+}
+
+// looks remembers what dry runs found of tenants that have not run since. No pass takes anything by it: applying a plan looks
+// at everything anew (S0-143).
+type looks struct {
+	mu     sync.Mutex
+	steps  int
+	last   map[string]glance
+	margin time.Duration // settled, but in tests
+}
+
+// glance is one such find.
+type glance struct {
+	key    string
+	what   aim
+	mounts []string
+	trail  *trail
+	units  []Unit
+	leads  []lead
+}
+
+// recall is what was found of a tenant before, if all is as it was.
+func (l *looks) recall(t Tenant, what aim, mounts []string) (Found, bool) {
+	l.mu.Lock()
+	last, there := l.last[t.ID]
+	l.mu.Unlock()
+	if !there || t.key == "" || t.Busy != "" || last.key != t.key || last.what != what || !slices.Equal(last.mounts, mounts) ||
+		!last.trail.holds(t.parts[0].area.root) {
+		return Found{}, false
+	}
+	return Found{Tenant: t, Units: slices.Clone(last.units), leads: slices.Clone(last.leads)}, true
+}
+
+// begin is the trail for a look at a tenant; nil when nothing of it will be remembered.
+func (l *looks) begin(t Tenant) *trail {
+	if t.key == "" || t.Busy != "" || len(t.parts) != 1 || len(t.parts[0].extent) != 1 {
+		return nil
+	}
+	return newTrail(t.parts[0].extent[0], l.margin)
+}
+
+// prune forgets those that are no longer there.
+func (l *looks) prune(tenants []Tenant) {
+	there := make(map[string]bool, len(tenants))
+	for _, t := range tenants {
+		there[t.ID] = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.last {
+		if !there[id] {
+			l.drop(id)
+		}
+	}
+}
+
+// drop forgets one tenant, under the lock.
+func (l *looks) drop(id string) {
+	if last, there := l.last[id]; there {
+		l.steps -= len(last.trail.steps)
+		delete(l.last, id)
+	}
+}
+
+// keep remembers what was found.
+func (l *looks) keep(f Found, what aim, mounts []string, way *trail) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drop(f.ID)
+	if way == nil || way.lost || l.steps+len(way.steps) > trailLimit {
+		return
+	}
+	way.known = nil
+	way.names, way.steps = slices.Clone(way.names), slices.Clone(way.steps) // without what they could grow into
+	l.steps += len(way.steps)
+	l.last[f.ID] = glance{f.key, what, mounts, way, slices.Clone(f.Units), slices.Clone(f.leads)}
+}
