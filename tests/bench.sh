@@ -2,7 +2,8 @@
 # Measures this service, and the Python service that it stands beside, and writes the medians into docs/BENCHMARKS.md. It makes
 # what it needs: a PostgreSQL cluster that keeps its promises (unless TEST_POSTGRES_URL names one) and an environment with
 # openhands-automation from PyPI. RUNS says how often (3), BENCH which benchmarks (a pattern, all), SHORT=1 looks whether they
-# run at all, at a hundredth of their size, and writes nothing.
+# run at all, at a hundredth of their size, and writes nothing. Last, where nothing was picked, come the tests that are too long
+# for make test: kills at every time of every point, storms of them, and days under load with flat memory; MATRIX=0 leaves them out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +36,7 @@ start_postgres() {
 	[ "$(id -u)" != 0 ] || chown postgres: "$scratch/data"
 	(cd / && as_cluster_user "$bin/initdb" --pgdata="$scratch/data" --username=postgres --auth=trust --encoding=UTF8 --locale=C.UTF-8 >/dev/null)
 	(cd / && as_cluster_user "$bin/pg_ctl" start --pgdata="$scratch/data" --log="$scratch/data/log" --silent --wait \
-		--options="-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$scratch/data -c timezone=UTC" </dev/null >/dev/null 2>&1) ||
+		--options="-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$scratch/data -c timezone=UTC -c max_connections=300" </dev/null >/dev/null 2>&1) ||
 		die "could not start PostgreSQL"
 	export TEST_POSTGRES_URL="postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
 }
@@ -78,3 +79,4 @@ for ((n = 1; n <= runs; n++)); do
 	go test -run '^$' -bench "$pattern" -benchtime 1x -count 1 -timeout 0 ${short:+-short} ./tests/bench | tee -a "$scratch/output"
 done
 [ -n "$short" ] || go run ./tests/bench/table docs/BENCHMARKS.md <"$scratch/output"
+[ -n "$short${BENCH:-}" ] || [ "${MATRIX:-1}" = 0 ] || go test -tags matrix -count 1 -timeout 3h -run Matrix ./tests
