@@ -163,6 +163,28 @@ func TestEveryCommandThatIsPrintedWorks(t *testing.T) {
 	r.restored()
 }
 
+// The first automation of API.md, on a service of its own: what is printed is one script.
+func TestTheFirstAutomationThatIsPrintedRuns(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	script := "set -e\n"
+	for line := range strings.Lines(section(t, "docs/API.md", "## A first automation")) {
+		if code, ok := strings.CutPrefix(line, "    "); ok {
+			script += code
+		}
+	}
+	script = strings.NewReplacer("http://127.0.0.1:8000/api/automation/v1", s.base, "$(cat ~/.local/share/automation/api-key)", s.key).Replace(script)
+	c := exec.CommandContext(t.Context(), "bash", "-c", script)
+	c.Dir = t.TempDir()
+	c.Env = append(clean(t.TempDir()), "PATH="+filepath.Dir(build(t))+":"+os.Getenv("PATH"),
+		"AUTOMATION_URL="+strings.TrimSuffix(s.base, "/v1"), "AUTOMATION_TOKEN="+s.key)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "status      FAILED")
+	require.Contains(t, string(out), "exit_code=3 stdout: collecting")
+	require.True(t, strings.HasSuffix(string(out), "collecting\nexit code 3\n"), "%s", out)
+}
+
 // restored serves what was restored from the backup.
 func (r *reader) restored() {
 	r.t.Helper()

@@ -44,7 +44,12 @@ func (d *doctor) schema(ctx context.Context) {
 	}
 	d.ok("schema", "at version %d of %d", state.Version, state.Latest)
 	keys, err := d.sealingKeys()
-	if err != nil {
+	var unset *config.Error
+	switch {
+	case errors.As(err, &unset):
+		d.problems(err)
+		return
+	case err != nil:
 		d.fail("secrets", err.Error(), "set AUTOMATION_SECRET_KEY: openssl rand -base64 32")
 		return
 	}

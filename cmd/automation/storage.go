@@ -141,7 +141,7 @@ func newStorage(io Streams) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	as := outputFlag(c)
-	direct := c.PersistentFlags().String("url", "", "the agent server itself, instead of a box of the service")
+	direct := c.PersistentFlags().String("url", "", "the agent server itself, with its key in AUTOMATION_SESSION_KEY, instead of a box of the service")
 	c.AddCommand(newStorageStatus(io, as, direct), newStorageReclaim(io, as, direct), newStorageRetention(io, as, direct), newStorageTrash(io, as, direct))
 	return c
 }
