@@ -218,7 +218,10 @@ func (s *service) call(method, path, body string) (status int, answer []byte) {
 	request, err := http.NewRequest(method, s.base+path, strings.NewReader(body))
 	require.NoError(s.b, err)
 	request.Header.Set("Authorization", "Bearer "+localKey)
-	if body != "" {
+	switch {
+	case strings.HasPrefix(body, "\x1f\x8b"):
+		request.Header.Set("Content-Type", "application/gzip")
+	case body != "":
 		request.Header.Set("Content-Type", "application/json")
 	}
 	response, err := s.client.Do(request)
