@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -39,7 +40,11 @@ func Main(ctx context.Context, args []string, io Streams) int {
 	if code, said := errors.AsType[exitError](err); said {
 		return int(code) // the command has said why
 	}
-	fmt.Fprintln(io.Err, "automation:", printable(err.Error()))
+	text := err.Error()
+	if errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	fmt.Fprintln(io.Err, "automation:", printable(text))
 	return codeOf(err)
 }
 
@@ -52,6 +57,7 @@ func newRoot(io Streams) *cobra.Command {
 		Args:          knownCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SetHelpCommand(newHelp(root))
 	root.CompletionOptions.DisableDefaultCmd = true // ours is newCompletion
 	root.SetOut(io.Out)
 	root.SetErr(io.Err)
@@ -60,6 +66,21 @@ func newRoot(io Streams) *cobra.Command {
 		newKeys(io), newAgent(io), newHealthcheck(io), newCompletion(io), newVersion(io), newExitCodesTopic())
 	checkArgs(root)
 	return root
+}
+
+// newHelp is help of any command; a topic that is none is a usage error.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command",
+		RunE: func(_ *cobra.Command, words []string) error {
+			topic, rest, err := root.Find(words)
+			if err != nil || len(rest) > 0 {
+				return usageError{fmt.Errorf("no help for %q; see automation help", strings.Join(words, " "))}
+			}
+			topic.InitDefaultHelpFlag()
+			return topic.Help()
+		},
+	}
 }
 
 // knownCommand refuses what is no command, with the name that may have been meant.

@@ -140,11 +140,15 @@ func (io Streams) report(findings []finding, as format) error {
 			return err
 		}
 	} else {
+		var text strings.Builder
 		for _, f := range findings {
-			fmt.Fprintf(io.Out, "%-4s  %-13s  %s\n", f.State, f.Name, f.Found)
+			fmt.Fprintf(&text, "%-4s  %-13s  %s\n", f.State, f.Name, f.Found)
 			if f.Mend != "" {
-				fmt.Fprintf(io.Out, "%s→ %s\n", strings.Repeat(" ", 21), f.Mend)
+				fmt.Fprintf(&text, "%s→ %s\n", strings.Repeat(" ", 21), f.Mend)
 			}
+		}
+		if _, err := fmt.Fprint(io.Out, text.String()); err != nil {
+			return err
 		}
 	}
 	if failed > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"syscall"
@@ -29,7 +30,7 @@ const (
 // exitCodes is the help topic.
 const exitCodes = `  0  ok
   1  failed; also: doctor or healthcheck found a problem, a watched run did not complete
-  2  usage: the command line is wrong, or the service refuses a value in it
+  2  usage: the command line is wrong, or the service refuses a value in it; also: interrupted
   3  not found
   4  authentication: no login, or one that the service refuses
   5  conflict: the thing is in a state that does not allow it, or another process owns the SQLite file
@@ -57,7 +58,7 @@ func codeOf(err error) int {
 	var problems *config.Error
 	var refused *apiError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.Is(err, context.Canceled):
 		return exitUsage
 	case errors.As(err, &problems), errors.Is(err, backend.ErrSettings):
 		return exitConfiguration

@@ -64,7 +64,7 @@ func newMigrateDown(io Streams) *cobra.Command {
 			}
 			target := to
 			if !c.Flags().Changed("to") {
-				if steps > state.Version {
+				if steps == 0 || steps > state.Version {
 					return usageError{fmt.Errorf("--steps %d: the schema is at version %d", steps, state.Version)}
 				}
 				target = state.Version - steps

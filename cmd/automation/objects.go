@@ -165,6 +165,9 @@ type candidate struct{ id, automation string }
 // pick finds the one candidate that word means: by the beginning of its id, or by the name of its automation, in any case.
 // kind is the word for such objects.
 func pick(word, kind string, all []candidate, names map[string]string) (string, error) {
+	if strings.TrimSpace(word) == "" { // begins every id: a variable of a script that is not set would mean the only one there is
+		return "", usageError{fmt.Errorf("%s %q: want an id, the beginning of one, or a name", kind, word)}
+	}
 	var matching []string
 	for _, c := range all {
 		if strings.HasPrefix(c.id, strings.ToLower(word)) {
