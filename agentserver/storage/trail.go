@@ -83,11 +83,7 @@ func (t *trail) path(root handle, name string) int32 {
 			if err != nil {
 				return above // when it is made, that changes what it is made in
 			}
-			relative := at
-			if above != nowhere {
-				relative = path.Base(at)
-			}
-			below = t.note(above, relative, st)
+			below = t.note(above, path.Base(at), st)
 			t.known[at] = below
 		}
 		above = below
@@ -109,27 +105,71 @@ func (t *trail) file(dir int, above int32, name string) {
 
 // holds reports whether all is as it was.
 func (t *trail) holds(root handle) bool {
-	var name []byte
-	var chain []int32
+	base, err := root.descend(t.base)
+	if err != nil {
+		return false
+	}
+	defer base.close()
+	below := t.below()
 	for i, s := range t.steps {
-		chain = chain[:0]
-		for at := int32(i); at != nowhere; at = t.steps[at].above {
-			chain = append(chain, at)
-		}
-		name = name[:0]
-		for _, at := range slices.Backward(chain) {
-			if len(name) > 0 {
-				name = append(name, '/')
+		at := int32(i)
+		switch {
+		case s.above != nowhere:
+			continue
+		case t.name(at)[0] != '/':
+			if st, err := base.stat("."); err != nil || !s.same(st) || !t.holdsBelow(base.fd(), below, at) {
+				return false
 			}
-			name = append(name, t.name(at)...)
+		default: // a file of rules that lies elsewhere
+			if st, err := base.stat(string(t.name(at))); err != nil || !s.same(st) {
+				return false
+			}
 		}
-		st, err := root.stat(string(name))
-		if err != nil || st.Ino != s.inode || st.Ctim.Nano() != s.changed {
+	}
+	return true
+}
+
+// family says which steps lie in which: the first one in a directory, and the next one in the same.
+type family struct{ first, next []int32 }
+
+func (t *trail) below() family {
+	f := family{make([]int32, len(t.steps)), make([]int32, len(t.steps))}
+	for i := range t.steps {
+		f.first[i], f.next[i] = nowhere, nowhere
+	}
+	for i, s := range t.steps {
+		if s.above != nowhere {
+			f.next[i], f.first[s.above] = f.first[s.above], int32(i)
+		}
+	}
+	return f
+}
+
+// holdsBelow reports whether what was read in an open directory is as it was.
+func (t *trail) holdsBelow(dir int, all family, at int32) bool {
+	for i := all.first[at]; i != nowhere; i = all.next[i] {
+		name := string(t.name(i))
+		var st unix.Stat_t
+		if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || !t.steps[i].same(st) {
+			return false
+		}
+		if all.first[i] == nowhere {
+			continue
+		}
+		fd, err := openDir(dir, name)
+		if err != nil {
+			return false
+		}
+		same := t.holdsBelow(fd, all, i)
+		_ = unix.Close(fd)
+		if !same {
 			return false
 		}
 	}
 	return true
 }
+
+func (s step) same(st unix.Stat_t) bool { return st.Ino == s.inode && st.Ctim.Nano() == s.changed }
 
 func (t *trail) name(i int32) []byte {
 	begin := uint32(0)
