@@ -3,7 +3,6 @@ package watchdog
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,23 +22,22 @@ const (
 	askAgain = 5 * time.Minute
 )
 
-// Idle is the duty that orders suspended what nobody uses (S3-002): awake boxes without a running run, unaccessed for the TTL and
-// without an attachment, of providers that do not do it themselves. A box is asked once, at its deadline, whether something
+// Idle is the duty that orders suspended what nobody uses in one place (S3-002): awake boxes without a running run, unaccessed
+// for the TTL and without an attachment, of a provider that does not do it itself. A box is asked once, at its deadline, whether something
 // runs in it, and is left awake where something does or it does not say. What becomes of an order is the settler's, which asks
 // again under the box's lease.
-func (w *Watchdog) Idle() loop.Loop {
+func (w *Watchdog) Idle(p models.Place) loop.Loop {
 	ttl := w.Config.Dispatch.IdleTTL
 	clock := &evenClock{mono: w.Mono, most: min(5*time.Second, ttl/4)}
 	if clock.mono == nil {
 		start := time.Now()
 		clock.mono = func() time.Duration { return time.Since(start) }
 	}
-	places := w.evicted()
 	return loop.Loop{
-		Name: "idle", Every: idleEvery(ttl), Batch: idleBatch, Timeout: idleWithin,
+		Name: "idle " + p.Backend, Every: idleEvery(ttl), Batch: idleBatch, Timeout: idleWithin,
 		Pass: func(ctx context.Context) (int, error) {
 			if now := w.Store.Now(); clock.even(now) >= ttl {
-				return w.evictIdle(ctx, places, now, ttl)
+				return w.evictIdle(ctx, p, now, ttl)
 			}
 			return 0, nil
 		},
@@ -48,11 +46,6 @@ func (w *Watchdog) Idle() loop.Loop {
 
 // idleEvery is how often is looked: twice within the TTL, but not more than once a second (S3-027).
 func idleEvery(ttl time.Duration) time.Duration { return max(min(ttl/2, time.Minute), time.Second) }
-
-// evicted are the places of this process whose providers do not suspend idle boxes by themselves.
-func (w *Watchdog) evicted() []models.Place {
-	return slices.DeleteFunc(w.places(), func(p models.Place) bool { return !w.Backends[p].Capabilities().Evicts() })
-}
 
 // evenClock tells for how long the clock of rows has gone on evenly. A step of it (somebody sets the wall clock, a machine that
 // slept) makes every box look unused, so that nothing is evicted before a whole TTL has really passed since (S3-030).
@@ -73,8 +66,8 @@ func (c *evenClock) even(now time.Time) time.Duration {
 	return at - c.began
 }
 
-func (w *Watchdog) evictIdle(ctx context.Context, places []models.Place, now time.Time, ttl time.Duration) (int, error) {
-	boxes, err := w.Store.IdleBoxes(ctx, places, now.Add(-ttl), idleBatch)
+func (w *Watchdog) evictIdle(ctx context.Context, p models.Place, now time.Time, ttl time.Duration) (int, error) {
+	boxes, err := w.Store.IdleBoxes(ctx, []models.Place{p}, now.Add(-ttl), idleBatch)
 	if err != nil || len(boxes) == 0 {
 		return 0, err
 	}

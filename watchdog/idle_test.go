@@ -38,7 +38,7 @@ func newIdler(r *rig) *idler {
 	r.Config.Dispatch.IdleTTL = ttl
 	began := r.clock.Now()
 	r.Mono = func() time.Duration { return r.clock.Now().Sub(began) - i.jump }
-	i.duty = r.Idle()
+	i.duty = r.Idle(place)
 	i.pass()
 	i.clock.Advance(ttl)
 	return i
@@ -214,7 +214,7 @@ func TestS3_007_S3_013_DisablingTheTTLDisablesEviction(t *testing.T) {
 		has := func(ttl time.Duration, can sandboxtest.Quirks) bool {
 			r.Config.Dispatch.IdleTTL, r.fake.Quirks = ttl, can
 			for _, l := range r.Loops() {
-				if l.Name == "idle" {
+				if l.Name == "idle fake" {
 					return true
 				}
 			}
@@ -257,7 +257,7 @@ func TestS3_030_AStepOfTheClockStopsNothing(t *testing.T) {
 func TestNothingIsStoppedBeforeTheServiceHasRunForTheTTL(t *testing.T) {
 	eachIdle(t, sandboxtest.Quirks{}, func(i *idler) {
 		box := i.conversation()
-		i.duty = i.Idle() // the service was started anew
+		i.duty = i.Idle(place) // the service was started anew
 		i.pass()
 		require.True(i, i.awake(box.ID))
 		i.later(ttl)

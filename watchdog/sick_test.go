@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -34,9 +33,8 @@ type outage struct {
 
 // ailments are the ways in which a provider does not work.
 var ailments = map[string]func(f *sandboxtest.Fake, method string){
-	"answers 500":       func(f *sandboxtest.Fake, m string) { f.FailAlways(m, &sandbox.ProviderError{Status: 500}) },
-	"cannot be reached": func(f *sandboxtest.Fake, m string) { f.FailAlways(m, errors.New("connection refused")) },
-	"hangs":             func(f *sandboxtest.Fake, m string) { f.Delay(m, 24*time.Hour) },
+	"answers 500": func(f *sandboxtest.Fake, m string) { f.FailAlways(m, &sandbox.ProviderError{Status: 500}) },
+	"hangs":       func(f *sandboxtest.Fake, m string) { f.Delay(m, 24*time.Hour) },
 }
 
 func eachAilment(t *testing.T, test func(o *outage, ail func())) {
@@ -88,10 +86,10 @@ func (d deaf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return d.RoundTripper.RoundTrip(r)
 }
 
-// serve runs all duties until stop.
-func (o *outage) serve() (stop func()) {
+// serve runs duties until stop.
+func (o *outage) serve(duties ...loop.Loop) (stop func()) {
 	o.Helper()
-	runner, err := loop.New(slog.New(slog.DiscardHandler), o.Loops()...)
+	runner, err := loop.New(slog.New(slog.DiscardHandler), duties...)
 	require.NoError(o, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -124,25 +122,26 @@ func (o *outage) at(p models.Place, due *time.Time) (*models.Run, *models.Sandbo
 // asked counts the calls to the sick provider, but for those that made its boxes.
 func (o *outage) asked() int { return len(o.sick.Calls()) - o.sick.Count("Create") }
 
-func TestAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *testing.T) {
+func TestVolumeAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *testing.T) {
 	const (
 		open     = 30 * time.Second // of the breaker
 		call     = 30 * time.Second // what a call may take
 		parallel = 16 + 1           // calls on their way when it opens: of the settler's workers, and of the orphan duty
 	)
+	lasts := time.Duration(max(10, modelstest.Volume(60))) * time.Minute
 	eachAilment(t, func(o *outage, ail func()) {
 		boxes := map[uuid.UUID]*models.Run{}
 		for n := range 40 { // half of them become due in the outage
-			due := o.clock.Now().Add(time.Duration(max(0, n-20)) * 2 * time.Minute)
+			due := o.clock.Now().Add(time.Duration(max(0, n-20)) * lasts / 20)
 			run, box := o.at(sickPlace, &due)
 			boxes[box.ID] = run
 		}
 		ail()
-		defer o.serve()()
-		time.Sleep(time.Hour)
+		defer o.serve(o.Janitor(), o.Settle(sickPlace), o.Orphans(sickPlace))()
+		time.Sleep(lasts)
 		during := o.asked()
-		require.LessOrEqual(o, during, parallel+int(time.Hour/open))
-		require.GreaterOrEqual(o, during, int(time.Hour/(open+call)), "it is seen soon when the provider is back")
+		require.LessOrEqual(o, during, parallel+int(lasts/open))
+		require.GreaterOrEqual(o, during, int(lasts/(open+call)), "it is seen soon when the provider is back")
 		require.Len(o, o.sick.Alive(), len(boxes))
 
 		for _, method := range []string{"Inspect", "Suspend", "Delete", "List"} {
@@ -173,10 +172,10 @@ func TestAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *testing
 func TestNobodyWaitsForTheProviderOfOthers(t *testing.T) {
 	const (
 		atOnce = 50 * time.Millisecond
-		sick   = 40 // more than any duty has workers
+		sick   = 20 // more than any duty has workers
 	)
 	eachAilment(t, func(o *outage, ail func()) {
-		overdue, soon := o.clock.Now(), o.clock.Now().Add(time.Minute)
+		overdue, soon := o.clock.Now(), o.clock.Now().Add(40*time.Second)
 		for range sick {
 			o.at(sickPlace, &overdue)
 			ended, _ := o.at(sickPlace, nil)
@@ -184,8 +183,8 @@ func TestNobodyWaitsForTheProviderOfOthers(t *testing.T) {
 			o.at(sickPlace, nil) // its command is asked for its exit again and again
 		}
 		ail()
-		defer o.serve()()
-		time.Sleep(30 * time.Second)
+		defer o.serve(o.Loops()...)()
+		time.Sleep(20 * time.Second)
 
 		_, dueBox := o.at(place, &soon)
 		told, toldBox := o.at(place, nil)

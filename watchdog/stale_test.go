@@ -152,7 +152,7 @@ func TestS1_061_SweepIsPartOfBoxModeOnly(t *testing.T) {
 			}
 			return all
 		}
-		require.Equal(r, []string{"stale", "purge", "janitor", "unserved", "idle", "stale fake", "settle fake", "orphans fake"}, names())
+		require.Equal(r, []string{"stale", "purge", "janitor", "unserved", "stale fake", "settle fake", "orphans fake", "idle fake"}, names())
 		r.Local = &LocalAgent{URL: "http://127.0.0.1:1"}
 		require.Equal(r, []string{"stale", "purge", "aftercare", "workspaces"}, names(), "S1-061: the sweep is no part of local mode")
 	})

@@ -84,13 +84,14 @@ func (w *Watchdog) Loops() []loop.Loop {
 		return append(loops, w.Aftercare(), w.Workspaces())
 	}
 	loops = append(loops, w.Janitor(), w.Unserved())
-	if w.Config.Dispatch.IdleTTL > 0 && len(w.evicted()) > 0 { // 0: nothing is ever stopped for idleness (S3-013)
-		loops = append(loops, w.Idle())
-	}
 	for _, p := range w.places() {
 		loops = append(loops, w.Stale(p), w.Settle(p))
-		if c := w.Backends[p].Capabilities(); c.List && c.Labels {
+		can := w.Backends[p].Capabilities()
+		if can.List && can.Labels {
 			loops = append(loops, w.Orphans(p))
+		}
+		if w.Config.Dispatch.IdleTTL > 0 && can.Evicts() { // 0: nothing is ever stopped for idleness (S3-013)
+			loops = append(loops, w.Idle(p))
 		}
 		if w.Watches[p] != nil {
 			loops = append(loops, w.Watching(p))

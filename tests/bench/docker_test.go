@@ -62,7 +62,7 @@ func openEvictions(b *testing.B, image string) *evictions {
 		Backends: map[models.Place]sandbox.Backend{e.place: decorated}, Settler: settler, Log: slog.New(slog.DiscardHandler),
 		SettleNudges: map[models.Place]loop.Nudge{e.place: e.nudge},
 	}
-	e.idle = w.Idle()
+	e.idle = w.Idle(e.place)
 	duties, err := loop.New(slog.New(slog.DiscardHandler), w.Settle(e.place))
 	require.NoError(b, err)
 	ctx, stop := context.WithCancel(context.Background())
