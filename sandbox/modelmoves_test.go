@@ -202,7 +202,7 @@ func (l *life) sweep() {
 // fault lets the next call of a method fail, or take effect without an answer.
 func (l *life) fault(rt *rapid.T) {
 	method := rapid.SampledFrom([]string{"Inspect", "Suspend", "Resume", "Delete"}).Draw(rt, "method")
-	switch rapid.IntRange(0, 4).Draw(rt, "fault") {
+	switch rapid.IntRange(0, 5).Draw(rt, "fault") {
 	case 0:
 		l.fake.LoseAnswer(method, 1)
 	case 1:
@@ -214,6 +214,10 @@ func (l *life) fault(rt *rapid.T) {
 	case 4:
 		if l.fake.Quirks.FalseGone {
 			l.fake.LieGone(1)
+		}
+	case 5:
+		if !l.fake.Quirks.NoList { // else nothing could tell that it was a lie
+			l.fake.Fail("Inspect", sandbox.ErrGone)
 		}
 	}
 }
