@@ -211,15 +211,15 @@ func (s *server) creatorMay(ctx context.Context, key *customer.Key) ([]string, e
 
 // agentObject is the SandboxAgent of the contract (S2-038…045).
 type agentObject struct {
-	Enabled               bool    `json:"enabled"`
-	Status                string  `json:"status"`
-	SessionID             *string `json:"session_id"`
-	ExitCode              *int    `json:"exit_code"`
-	Reason                string  `json:"reason"`
-	TasksAvailable        bool    `json:"tasks_available"`
-	TaskUnavailableReason string  `json:"task_unavailable_reason"`
-	Readiness             string  `json:"readiness"` // always unverified: that the server is ready is for the customer to find out (S2-029)
-	UpdatedAt             *stamp  `json:"updated_at"`
+	Enabled               bool         `json:"enabled"`
+	Status                agentStatus  `json:"status"`
+	SessionID             *sessionName `json:"session_id"`
+	ExitCode              *int         `json:"exit_code"`
+	Reason                agentReason  `json:"reason"`
+	TasksAvailable        bool         `json:"tasks_available"`
+	TaskUnavailableReason taskRefusal  `json:"task_unavailable_reason"`
+	Readiness             readiness    `json:"readiness"` // always unverified: that the server is ready is for the customer to find out (S2-029)
+	UpdatedAt             *stamp       `json:"updated_at"`
 }
 
 // showAgent describes the present session of a sandbox; nil where there never was one.
@@ -228,20 +228,21 @@ func (s *server) showAgent(ctx context.Context, v visit, present *customer.Sessi
 	if err != nil {
 		return agentObject{}, err
 	}
-	o := agentObject{Enabled: on, Status: "idle", TasksAvailable: v.mayWrite, Readiness: "unverified"}
+	o := agentObject{Enabled: on, Status: agentIdle, TasksAvailable: v.mayWrite, Readiness: unverified}
 	if !v.mayWrite {
-		o.TaskUnavailableReason = "permission_required"
+		o.TaskUnavailableReason = permissionRequired
 	}
 	if present == nil {
 		return o, nil
 	}
-	o.Status, o.Reason, o.SessionID, o.ExitCode = string(present.State), present.Reason, &present.ID, present.ExitCode
+	id := sessionName(present.ID)
+	o.Status, o.Reason, o.SessionID, o.ExitCode = agentStatus(present.State), agentReason(present.Reason), &id, present.ExitCode
 	o.UpdatedAt = optStamp(&present.UpdatedAt)
 	switch {
 	case !present.Closed() && present.StopAskedAt != nil:
-		o.Status, o.Reason = string(customer.Stopped), customer.ReasonStopped
+		o.Status, o.Reason = agentStopped, customer.ReasonStopped
 	case present.State == customer.Queued:
-		o.Status, o.Reason = string(customer.Active), string(customer.Queued)
+		o.Status, o.Reason = agentActive, reasonQueued
 	}
 	return o, nil
 }
@@ -327,7 +328,7 @@ func (s *server) stopAgent(w http.ResponseWriter, r *http.Request, v visit) erro
 		return err
 	}
 	if stopped != nil {
-		o.Status = string(customer.Stopped) // one that failed has stopped, too
+		o.Status = agentStopped // one that failed has stopped, too
 	}
 	return ok(w, o)
 }

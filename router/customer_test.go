@@ -233,6 +233,47 @@ func TestS2_013_S2_016_S2_017_S2_038_S2_039_S2_040_S2_041_S2_044_S2_045_BeforeAn
 	})
 }
 
+func TestS2_045_TheDocumentSaysWhatAnAgentIs(t *testing.T) {
+	customers(t, func(o *office) {
+		document := o.call("tok-alice", "GET", "openapi.json", nil).is(http.StatusOK)
+		at := func(path ...string) map[string]any {
+			found := document
+			for _, name := range path {
+				next, is := found[name].(map[string]any)
+				require.True(o.t, is, "%v: there is no %s", path, name)
+				found = next
+			}
+			return found
+		}
+		agent := at("components", "schemas", "Agent")
+		require.Equal(o.t, true, agent["additionalProperties"], "more fields may come")
+		got := o.call(o.key("sandboxes:read"), "GET", o.path(""), nil).is(http.StatusOK)
+		for name := range got {
+			require.Contains(o.t, agent["required"], name)
+		}
+		require.Len(o.t, agent["required"], len(got))
+		properties := agent["properties"].(map[string]any)
+		require.Equal(o.t, map[string]any{"type": "string", "enum": []any{"idle", "active", "stopped", "failed"}}, properties["status"])
+		require.Equal(o.t, []any{"", "permission_required", "model_proxy_required", "model_limit"}, properties["task_unavailable_reason"].(map[string]any)["enum"])
+		require.Equal(o.t, []any{"unverified"}, properties["readiness"].(map[string]any)["enum"])
+		const path = "/v1/customer/tenants/{tenantId}/sandboxes/{sandboxId}/agent"
+		for method, status := range map[string]string{"get": "200", "post": "202", "delete": "200"} {
+			example := at("paths", path, method, "responses", status, "content", "application/json", "example")
+			for name := range got {
+				require.Contains(o.t, example, name)
+			}
+			require.Equal(o.t, []any{map[string]any{"bearer": []any{}}}, at("paths", path, method)["security"])
+		}
+		output := at("paths", path+"/output", "get", "responses", "200", "content", "application/x-ndjson")
+		require.Len(o.t, output["schema"].(map[string]any)["oneOf"], 4)
+		require.Contains(o.t, output["example"], `"type":"exit"`)
+		require.Contains(o.t, at("paths", path, "post")["parameters"], map[string]any{
+			"name": "Idempotency-Key", "in": "header", "required": false, "schema": map[string]any{"type": "string", "minLength": 1.0, "maxLength": 255.0},
+			"description": "For a day the same request with the same key is answered, not done again",
+		})
+	})
+}
+
 func TestS2_043_WhetherTasksAreAvailableDependsOnTheCaller(t *testing.T) {
 	customers(t, func(o *office) {
 		got := o.call(o.key("sandboxes:write"), "GET", o.path(""), nil).is(http.StatusOK)

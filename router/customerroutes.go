@@ -9,7 +9,7 @@ const agentPath = "/v1/customer/tenants/{tenantId}/sandboxes/{sandboxId}/agent"
 
 // outputParameters are those of the output, for the document; agentOutput reads them, in the order of S2-010.
 var outputParameters = []field{
-	{name: "session_id", required: true, rule: rule{schema: schema{"type": "string", "pattern": "^sxe_[0-9a-f]{24}$"}}},
+	{name: "session_id", required: true, rule: rule{schema: sessionShape}},
 	{name: "after", absent: int64(0), rule: rule{schema: schema{"type": "integer", "minimum": 0, "maximum": int64(largestPosition)}}},
 	{name: "follow", absent: true, rule: boolean},
 }
@@ -27,18 +27,18 @@ func (s *server) customerRoutes() []route {
 	}}
 	return []route{
 		{method: "GET", path: agentPath, about: "agent", name: "getAgent", access: public,
-			summary: "The server in a sandbox, by what is stored: asking wakes nothing", status: statusOK, answer: agentObject{}, handle: s.letIn(read, s.getAgent)},
+			summary: "The server in a sandbox, by what is stored: asking wakes nothing", status: statusOK, answer: agentObject{}, shows: agentExample, handle: s.letIn(read, s.getAgent)},
 		{method: "POST", path: agentPath, about: "agent", name: "startAgent", access: public,
 			summary: "Start it; the one that runs is the answer where there is one", body: &nothing, bodyless: true, example: map[string]any{},
-			status: statusAccepted, answer: agentObject{}, handle: s.letIn(write, s.startAgent)},
+			status: statusAccepted, answer: agentObject{}, shows: agentExample, keyed: true, handle: s.letIn(write, s.startAgent)},
 		{method: "DELETE", path: agentPath, about: "agent", name: "stopAgent", access: public,
-			summary: "Stop it; its output stays", status: statusOK, answer: agentObject{}, handle: s.letIn(write, s.stopAgent)},
+			summary: "Stop it; its output stays", status: statusOK, answer: agentObject{}, shows: agentExample, handle: s.letIn(write, s.stopAgent)},
 		{method: "GET", path: agentPath + "/output", about: "agent", name: "getAgentOutput", access: public, query: outputParameters,
 			summary: "What it prints, line by line; a stream without an exit line is followed again with the last seq as after",
-			status:  statusOK, gives: "application/x-ndjson", handle: s.letIn(output, s.agentOutput)},
+			status:  statusOK, gives: "application/x-ndjson", given: outputLine, shows: outputExample, handle: s.letIn(output, s.agentOutput)},
 		{method: "POST", path: agentPath + "/tickets", about: "agent", name: "issueAgentTicket", access: public,
 			summary: "A ticket for one relay into it within a minute", body: &nothing, bodyless: true, example: map[string]any{},
-			status: statusCreated, answer: ticketObject{}, handle: s.letIn(write, s.issueTicket)},
+			status: statusCreated, answer: ticketObject{}, shows: ticketExample, handle: s.letIn(write, s.issueTicket)},
 		{method: "GET", path: agentPath + "/relay", about: "agent", name: "relayAgent", access: public,
 			summary: "For a ticket (Authorization: Ticket …) and Upgrade: automation-relay, a connection to it",
 			status:  statusSwitching, gives: "*/*", handle: s.relay},

@@ -76,9 +76,9 @@ func (types shapes) operation(line route, name string) map[string]any {
 	success := map[string]any{"description": line.summary}
 	switch {
 	case line.gives != "":
-		success["content"] = content(line.gives, schema{})
+		success["content"] = content(line.gives, line.given).showing(line.gives, line.shows)
 	case line.answer != nil:
-		success["content"] = content("application/json", types.of(reflect.TypeOf(line.answer)))
+		success["content"] = content("application/json", types.of(reflect.TypeOf(line.answer))).showing("application/json", line.shows)
 	}
 	kind := "ContractProblem"
 	if line.access == own || line.access == public {
@@ -93,15 +93,15 @@ func (types shapes) operation(line route, name string) map[string]any {
 		o["security"] = []any{}
 		o["responses"] = map[string]any{strconv.Itoa(line.status): success, "5XX": map[string]any{"description": "It cannot work now"}}
 	}
+	if line.access == public { // a key of a customer is a bearer only, and a relay has its ticket
+		o["security"] = []any{map[string]any{"bearer": []string{}}}
+	}
 	if parameters := parametersOf(line); len(parameters) > 0 {
 		o["parameters"] = parameters
 	}
 	switch {
 	case line.body != nil:
-		body := content("application/json", line.body.schema)
-		if line.example != nil {
-			body["application/json"].(map[string]any)["example"] = line.example
-		}
+		body := content("application/json", line.body.schema).showing("application/json", line.example)
 		o["requestBody"] = map[string]any{"required": !line.bodyless, "content": body}
 	case line.takes != nil:
 		kinds := map[string]any{}
@@ -113,8 +113,22 @@ func (types shapes) operation(line route, name string) map[string]any {
 	return o
 }
 
-func content(kind string, s schema) map[string]any {
-	return map[string]any{kind: map[string]any{"schema": s}}
+// contents are the bodies that there may be, by content type.
+type contents map[string]any
+
+func content(kind string, s schema) contents {
+	if s == nil {
+		s = schema{}
+	}
+	return contents{kind: map[string]any{"schema": s}}
+}
+
+// showing adds an example where there is one.
+func (c contents) showing(kind string, example any) contents {
+	if example != nil {
+		c[kind].(map[string]any)["example"] = example
+	}
+	return c
 }
 
 func reference(name string) schema { return schema{"$ref": "#/components/schemas/" + name} }
@@ -136,7 +150,7 @@ func parametersOf(line route) []any {
 			"name": "path", "in": "path", "required": true, "description": "In the sandbox, with slashes", "schema": schema{"type": "string"},
 		})
 	}
-	if line.repeatable() {
+	if line.repeatable() || line.keyed {
 		all = append(all, header("Idempotency-Key", "For a day the same request with the same key is answered, not done again", keyShape))
 	}
 	if line.changes() {
@@ -211,6 +225,11 @@ var plain = map[reflect.Type]schema{
 	reflect.TypeFor[models.SweepOutcome](): words(models.SweepPlanned, models.SweepOrdered, models.SweepKept, models.SweepAttached,
 		models.SweepChanged, models.SweepGone),
 	reflect.TypeFor[sandbox.SuspendKind](): words(sandbox.SuspendNone, sandbox.SuspendMemory, sandbox.SuspendDisk, sandbox.SuspendSnapshot, ""),
+	reflect.TypeFor[agentStatus]():         words(agentIdle, agentActive, agentStopped, agentFailed),
+	reflect.TypeFor[agentReason]():         words(agentReasons...),
+	reflect.TypeFor[taskRefusal]():         words(tasksTaken, permissionRequired, modelProxyRequired, modelLimit),
+	reflect.TypeFor[readiness]():           words(unverified),
+	reflect.TypeFor[sessionName]():         sessionShape,
 	reflect.TypeFor[cleanupState]():        words(cleanupNone, cleanupPending, cleanupDue, cleanupDeleted, cleanupFailed),
 	reflect.TypeFor[sweepState]():          words(sweepPlanned, sweepApplied, sweepExpired),
 	reflect.TypeFor[sweepExport]():         words(exportNone, exportProvider, exportFirst),
@@ -256,7 +275,7 @@ func (types shapes) of(t reflect.Type) schema {
 	}
 }
 
-// object is the schema of a struct: every field without omitempty is always written.
+// object is the schema of a struct: every field without omitempty is always written, and more may come (S2-045).
 func (types shapes) object(t reflect.Type) schema {
 	properties, required := map[string]any{}, []string{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -269,5 +288,5 @@ func (types shapes) object(t reflect.Type) schema {
 			required = append(required, name)
 		}
 	}
-	return schema{"type": "object", "properties": properties, "required": required}
+	return schema{"type": "object", "properties": properties, "required": required, "additionalProperties": true}
 }

@@ -22,9 +22,9 @@ const ticketScheme = "Ticket"
 
 // ticketObject is a ticket for one relay.
 type ticketObject struct {
-	Ticket    string `json:"ticket"` // shown this once, good for one relay
-	SessionID string `json:"session_id"`
-	ExpiresAt stamp  `json:"expires_at"`
+	Ticket    string      `json:"ticket"` // shown this once, good for one relay
+	SessionID sessionName `json:"session_id"`
+	ExpiresAt stamp       `json:"expires_at"`
 }
 
 // issueTicket is POST …/agent/tickets: for one relay into the server of the session that runs.
@@ -43,7 +43,7 @@ func (s *server) issueTicket(w http.ResponseWriter, r *http.Request, v visit) er
 	if err != nil {
 		return err
 	}
-	return created(w, ticketObject{secret, present.ID, stamp(expires)})
+	return created(w, ticketObject{secret, sessionName(present.ID), stamp(expires)})
 }
 
 // relay is GET …/agent/relay: for a ticket, the connection becomes one to the server in the sandbox. HTTP goes through it,

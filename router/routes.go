@@ -39,6 +39,9 @@ type route struct {
 	status       int      // of a success
 	answer       any      // of the type that a success answers; nil: nothing
 	gives        string   // content type of an answer that is no JSON
+	given        schema   // of it; nil: anything
+	shows        any      // example of an answer; nil: none
+	keyed        bool     // a route of customers that honours an Idempotency-Key by itself
 	secret       bool     // the answer has a secret, and is not kept
 	inBrowser    bool     // the key may come as a password, which is what a browser asks for
 	handle       handler

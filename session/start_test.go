@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,32 +20,33 @@ import (
 
 const startPath = "/api/bash/start_bash_command"
 
-// lossy is a held session in a real box to which starts get through as the test lets them; their answers are lost.
+// lossy is a held session in a real box, whose first start is lost on its way until the test lets it arrive.
 type lossy struct {
 	*held
-	sent [][]byte // starts that are still on their way
+	lost atomic.Bool
+	sent chan []byte // the start that is still on its way
 }
 
 func newLossy(t *testing.T) *lossy {
 	t.Helper()
-	l := &lossy{}
+	l := &lossy{sent: make(chan []byte, 1)}
 	l.held = newHeld(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != startPath || len(l.sent) > 0 {
+		if r.URL.Path != startPath || l.lost.Swap(true) {
 			l.web.Config.Handler.ServeHTTP(w, r)
 			return
 		}
 		body, err := io.ReadAll(r.Body)
 		require.NoError(t, err)
-		l.sent = append(l.sent, body)
+		l.sent <- body
 		panic(http.ErrAbortHandler)
 	})
 	return l
 }
 
-// arrive lets the start that was lost first reach the box.
+// arrive lets that start reach the box.
 func (l *lossy) arrive() {
 	l.Helper()
-	request, err := http.NewRequestWithContext(l.Context(), http.MethodPost, l.web.URL+startPath, bytes.NewReader(l.sent[0]))
+	request, err := http.NewRequestWithContext(l.Context(), http.MethodPost, l.web.URL+startPath, bytes.NewReader(<-l.sent))
 	require.NoError(l, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("X-Session-API-Key", key)
