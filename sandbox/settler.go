@@ -151,7 +151,7 @@ func (s *Settler) NextAt(ctx context.Context, p models.Place) (*time.Time, error
 	}
 	wait, probe := backend.ClosedIn()
 	if wait == 0 && probe && s.isProbing(p.Backend) {
-		wait = time.Second // one worker's call is let through, and it is on its way
+		wait = s.Timing.Call // one worker's call is let through, and it is on its way; where it is answered that one wakes the next
 	}
 	if opens := s.Store.Now().Add(wait); wait > 0 && opens.After(*next) {
 		return &opens, nil
