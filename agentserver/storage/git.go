@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (g *git) ignored(ctx context.Context, checkout handle, path string, tops []
 	case answer.left < 0:
 		return nil, reasonGitMuch
 	case err != nil:
-		return nil, "git failed: " + said.text()
+		return nil, "git failed: " + cmp.Or(said.text(), err.Error())
 	}
 	return answer.names, ""
 }
