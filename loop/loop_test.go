@@ -195,6 +195,23 @@ func TestErrorsAndPanicsBackOffAndDoNotEndTheLoop(t *testing.T) {
 	})
 }
 
+func TestARareLoopThatFailsIsTriedAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		runner, stop := start(t, loop.Loop{Name: "hourly", Every: time.Hour, Pass: func(context.Context) (int, error) {
+			if time.Since(began) < 2*time.Hour {
+				return 0, errors.New("database is away")
+			}
+			return 0, nil
+		}})
+		<-time.After(2*time.Hour + 31*time.Second)
+		status := runner.Status()[0]
+		stop()
+		require.Empty(t, status.LastError, "the database is back for half a minute")
+		require.Less(t, status.Failures, int64(300), "and was not asked all the time")
+	})
+}
+
 func TestStatusShowsAFailingLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runner, stop := start(t, loop.Loop{Name: "ill", Every: time.Minute, Pass: func(context.Context) (int, error) {

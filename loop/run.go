@@ -14,8 +14,10 @@ import (
 const (
 	// mostStagger bounds the random wait before a first pass, which keeps replicas from marching together.
 	mostStagger = 2 * time.Second
-	// firstBackoff is the wait after an error; it doubles with each in a row, up to Every.
+	// firstBackoff is the wait after an error; it doubles with each in a row, up to Every and to mostBackoff: a duty of every
+	// hour is not to keep a service from being ready for an hour after its database is back.
 	firstBackoff = time.Second
+	mostBackoff  = 30 * time.Second
 	// firstIdle is the wait after a pass that did nothing although something was due (it belongs to others, or the clocks
 	// differ by a hair); it doubles up to mostIdle.
 	firstIdle = 10 * time.Millisecond
@@ -121,7 +123,7 @@ func (t *tracked) work(ctx context.Context, log *slog.Logger) {
 			return
 		case err != nil:
 			failed++
-			wait, wake = min(doubled(firstBackoff, failed), t.Every), nil // a nudge must not turn a failing pass into a spin
+			wait, wake = min(doubled(firstBackoff, failed), mostBackoff, t.Every), nil // a nudge must not turn a failing pass into a spin
 			log.Error("pass failed", "error", err, "in_a_row", failed, "retry_in", wait)
 		case due <= 0 && done == 0:
 			idle++
