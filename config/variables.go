@@ -129,7 +129,7 @@ var meanings = map[string]string{ //nolint:gosec // names and words, no credenti
 	"AUTOMATION_WORKSPACE_RETENTION_SECONDS":              "local mode: age at which the folder of a finished run is removed; 0: never",
 	"AUTOMATION_RUN_OUTPUT_RETENTION_DAYS":                "how long output is kept after the box is gone",
 	"AUTOMATION_EXPORT_RETENTION_DAYS":                    "how long an export is kept after the box is gone",
-	"AUTOMATION_SANDBOX_EVENT_RETENTION_DAYS":             "how long the timeline of a box is kept",
+	"AUTOMATION_SANDBOX_EVENT_RETENTION_DAYS":             "how long the timeline of a box is kept, and rows of customers' sessions and keys after their end",
 	"AUTOMATION_SANDBOX_BACKEND":                          "where new runs get their boxes; see Boxes",
 	"AUTOMATION_SANDBOX_RECLAIM":                          "what a box frees before it is paused",
 	"AUTOMATION_SANDBOX_EXPORT":                           "whether the history is exported before a box is paused; auto: where there is a delay and the provider does not keep it",
