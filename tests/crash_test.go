@@ -113,13 +113,15 @@ func (l life) lived(t *testing.T, database []string) (kills int) {
 	l.requireRows(t, w, paused)
 	kept := l.requireOutput(t, w, paused, begun)
 
-	first, last := paused.due(t)
-	w.reach(first.Add(-5 * time.Second))
-	alive := w.boxes.alive()
-	w.still("a box is there until it is due", func(s sight) bool {
-		return len(s.stamped()) == len(paused.stamped()) && len(w.boxes.alive()) == len(alive)
-	})
-	w.reach(last.Add(time.Second))
+	if len(paused.stamped()) > 0 { // after several kills every run may have used up its attempts
+		first, last := paused.due(t)
+		w.reach(first.Add(-5 * time.Second))
+		alive := w.boxes.alive()
+		w.still("a box is there until it is due", func(s sight) bool {
+			return len(s.stamped()) == len(paused.stamped()) && len(w.boxes.alive()) == len(alive)
+		})
+		w.reach(last.Add(time.Second))
+	}
 	seen := w.wait("the boxes are deleted when they are due", func(s sight) bool {
 		return l.accounted(w, s) == 0 && len(s.stamped()) == 0
 	})
@@ -265,23 +267,21 @@ func (l life) requireRows(t *testing.T, w *world, s sight) {
 	require.True(t, shown <= w.kills || l.amid(), "%d unaccounted after %d kills", shown, w.kills)
 }
 
-// requireOnce requires that nothing was done twice, but for the one call that was repeated after a kill between it and its
-// record.
+// requireOnce requires that nothing was done twice, but for a call that was repeated after a kill between it and its record.
+// Amid other boxes every kill may have hit each of them so.
 func (l life) requireOnce(t *testing.T, w *world, s sight) {
 	t.Helper()
-	repeated := 0
-	for _, b := range s.boxes {
-		calls, counted := w.boxes.deletes(b.text("provider_id"))
-		if counted && b.text("observed") == "deleted" {
-			require.GreaterOrEqual(t, calls, 1, "%v", b)
-			repeated += calls - 1
-		}
-	}
 	allowed := 0
 	if l.amid() || strings.HasPrefix(l.point, "settle.after_call") {
 		allowed = w.kills
 	}
-	require.LessOrEqual(t, repeated, allowed, "deletes that were repeated")
+	for _, b := range s.boxes {
+		calls, counted := w.boxes.deletes(b.text("provider_id"))
+		if counted && b.text("observed") == "deleted" {
+			require.GreaterOrEqual(t, calls, 1, "%v", b)
+			require.LessOrEqual(t, calls-1, allowed, "deletes that were repeated: %v", b)
+		}
+	}
 	for _, run := range s.runs {
 		status, answer, _ := w.ask(http.MethodGet, "/sandboxes/"+run.text("sandbox", "id")+"/events?limit=100", nil)
 		require.Equal(t, http.StatusOK, status)
