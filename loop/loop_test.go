@@ -164,6 +164,42 @@ func TestANudgeWakesAndSeveralCountAsOne(t *testing.T) {
 	})
 }
 
+func TestNudgesInThousandsCostAFewLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const minute = time.Minute
+		looks := newTimes()
+		work := atomic.Int64{}
+		l := loop.Loop{Name: "idle", Every: minute, Workers: 8, Nudge: loop.NewNudge(), Pass: func(context.Context) (int, error) {
+			looks.add()
+			return int(work.Swap(0)), nil
+		}}
+		_, stop := start(t, l)
+		defer stop()
+		time.Sleep(minute / 2) // each worker's first pass is over
+		synctest.Wait()
+		before := len(looks.get())
+
+		l.Nudge.Wake()
+		synctest.Wait()
+		require.Len(t, looks.get(), before+1, "the first is heard at once")
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			l.Nudge.Wake()
+			synctest.Wait()
+		}
+		require.LessOrEqual(t, len(looks.get())-before, 2*20+2, "all workers together: one a gap, and one that a look under way does not hold up")
+
+		work.Store(1)
+		l.Nudge.Wake()
+		asked := time.Now()
+		for work.Load() > 0 {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		require.LessOrEqual(t, time.Since(asked), 60*time.Millisecond, "what comes meanwhile is found by the next")
+	})
+}
+
 func TestErrorsAndPanicsBackOffAndDoNotEndTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nudge, seen := loop.NewNudge(), newTimes()

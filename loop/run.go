@@ -22,6 +22,9 @@ const (
 	// differ by a hair); it doubles up to mostIdle.
 	firstIdle = 10 * time.Millisecond
 	mostIdle  = time.Second
+	// idleGap is the least time from a pass that found nothing to the next that a nudge asks for, over all workers of a loop:
+	// what nudges in thousands costs a few looks.
+	idleGap = 50 * time.Millisecond
 	// failingFrom failures in a row make a Problem, for one alone happens.
 	failingFrom = 3
 	// stalledAfter intervals without a success do too, but not less than stalledLeast.
@@ -38,8 +41,10 @@ type Runner struct {
 // tracked is a loop with its figures.
 type tracked struct {
 	Loop
-	mu     sync.Mutex
-	status Status
+	mu      sync.Mutex
+	status  Status
+	idleAt  time.Time // when a pass last found nothing
+	waiting bool      // a worker waits out idleGap for all who were nudged
 }
 
 // Status is how one loop is, over all its workers.
@@ -108,7 +113,7 @@ func (t *tracked) work(ctx context.Context, log *slog.Logger) {
 	failed, idle := 0, 0
 	wake := t.Nudge
 	wait := rand.N(min(t.Every/10, mostStagger) + 1)
-	for sleep(ctx, wait, wake) {
+	for t.sleep(ctx, wait, wake) {
 		done, err := t.pass(ctx, log)
 		if err == nil && t.Batch > 0 && done >= t.Batch {
 			failed, idle, wait = 0, 0, 0
@@ -166,6 +171,9 @@ func (t *tracked) pass(ctx context.Context, log *slog.Logger) (done int, err err
 				return
 			}
 			s.FailuresInRow, s.LastError, s.LastSuccess = 0, "", time.Now()
+			if done == 0 {
+				t.idleAt = s.LastSuccess
+			}
 		})
 	}()
 	bounded, release := t.context(ctx)
@@ -198,7 +206,7 @@ func (t *tracked) count(change func(*Status)) {
 func doubled(first time.Duration, n int) time.Duration { return first << min(n-1, 16) }
 
 // sleep waits for d or a wake, and reports whether to go on.
-func sleep(ctx context.Context, d time.Duration, wake Nudge) bool {
+func (t *tracked) sleep(ctx context.Context, d time.Duration, wake Nudge) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -207,13 +215,52 @@ func sleep(ctx context.Context, d time.Duration, wake Nudge) bool {
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-wake:
+		}
+		if gap, mine := t.gap(); mine {
+			return t.rest(ctx, gap)
+		}
+	}
+}
+
+// gap is how long a nudge has to wait since the last pass that found nothing; not mine where another worker waits already, for
+// its pass sees what this nudge is about too.
+func (t *tracked) gap() (d time.Duration, mine bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d = idleGap - time.Since(t.idleAt)
+	if d <= 0 {
+		return 0, true
+	}
+	mine = !t.waiting
+	t.waiting = true
+	return d, mine
+}
+
+// rest waits out a gap.
+func (t *tracked) rest(ctx context.Context, gap time.Duration) bool {
+	if gap <= 0 {
+		return true
+	}
+	timer := time.NewTimer(gap)
+	defer timer.Stop()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.waiting = false
+	}()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-	case <-wake:
+		return true
 	}
-	return true
 }
 
 // Problem says in a word or two what is wrong with a loop at now, or "" for nothing: it fails again and again, or no pass has

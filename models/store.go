@@ -19,6 +19,7 @@ import (
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	"github.com/uptrace/bun/schema"
+	"modernc.org/sqlite"
 )
 
 // Errors that callers decide on.
@@ -140,19 +141,33 @@ const readCache = "_pragma=cache_size(-512)"
 func (s *Store) openSQLite(path string, o options) error {
 	s.dialect, s.clock = SQLite, newClock(o, true)
 	wrap := func(db *sql.DB) *bun.DB { return newBun(db, sqlitedialect.New()) }
-	reads, err := sql.Open("sqlite", sqliteDSN(path, readCache+"&_pragma=query_only(1)"))
+	reads, err := openFile(sqliteDSN(path, readCache+"&_pragma=query_only(1)"), readKept)
 	if err != nil {
 		return err
 	}
 	reads.SetMaxOpenConns(readPool)
 	reads.SetMaxIdleConns(readPool)
 	s.db = wrap(reads)
-	writes, err := sql.Open("sqlite", sqliteDSN(path, "_txlock=immediate"))
+	writes, err := openFile(sqliteDSN(path, "_txlock=immediate"), writeKept)
 	if err != nil {
 		return errors.Join(err, reads.Close())
 	}
 	s.writer = newWriter(writes, wrap)
 	return nil
+}
+
+// How many compiled statements each connection keeps.
+const (
+	readKept  = 16
+	writeKept = 128
+)
+
+func openFile(dsn string, kept int) (*sql.DB, error) {
+	connector, err := sqlite.NewConnector(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return sql.OpenDB(reusing{connector, kept}), nil
 }
 
 // sqliteDSN names a file with the settings every connection needs; a PRAGMA by hand would reach one pooled connection only.
