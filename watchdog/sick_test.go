@@ -128,7 +128,7 @@ func TestVolumeAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *t
 		call     = 30 * time.Second // what a call may take
 		parallel = 16 + 1           // calls on their way when it opens: of the settler's workers, and of the orphan duty
 	)
-	lasts := time.Duration(max(10, modelstest.Volume(60))) * time.Minute
+	lasts := time.Duration(max(5, modelstest.Volume(60))) * time.Minute
 	eachAilment(t, func(o *outage, ail func()) {
 		boxes := map[uuid.UUID]*models.Run{}
 		for n := range 40 { // half of them become due in the outage
@@ -172,7 +172,7 @@ func TestVolumeAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *t
 func TestNobodyWaitsForTheProviderOfOthers(t *testing.T) {
 	const (
 		atOnce = 50 * time.Millisecond
-		sick   = 20 // more than any duty has workers
+		sick   = 18 // more than any duty has workers
 	)
 	eachAilment(t, func(o *outage, ail func()) {
 		overdue, soon := o.clock.Now(), o.clock.Now().Add(40*time.Second)
