@@ -65,12 +65,14 @@ func newDoctor(io Streams) *cobra.Command {
 	return c
 }
 
-// examine makes every check. A configuration that cannot be read ends it: nothing else could be trusted.
+// examine makes every check. A configuration that cannot be read ends it, with the names that may have been meant: nothing else
+// could be trusted.
 func (io Streams) examine(ctx context.Context) (d *doctor, err error) {
 	cfg, problem := config.Load(io.Env)
 	d = &doctor{config: cfg, environ: config.Environment(io.Env), unknown: config.Unknown(io.Env, backend.Variables()...)}
 	if problem != nil {
 		d.problems(problem)
+		d.variables(ctx)
 		return d, nil
 	}
 	d.ok("configuration", "every variable can be read")

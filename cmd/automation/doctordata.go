@@ -119,7 +119,7 @@ func (d *doctor) backends(ctx context.Context) {
 		return
 	}
 	if err := backend.Check(choice.Backend, d.environ); err != nil {
-		d.fail(name, err.Error(), "see docs/PROVIDERS.md")
+		d.fail(name, err.Error(), "correct its variables; docs/OPERATIONS.md lists them")
 		return
 	}
 	can := capabilities(choice.Backend)
@@ -172,7 +172,7 @@ func (d *doctor) listBoxes(ctx context.Context, name string, can sandbox.Capabil
 	}
 	provider, err := backend.New(name, backend.Deps{DataDir: d.config.Storage.DataDir, Executable: executable}, d.environ)
 	if err != nil {
-		d.fail("backend", err.Error(), "see docs/PROVIDERS.md")
+		d.fail("backend", err.Error(), "let this machine reach it, or correct its variables; docs/OPERATIONS.md lists them")
 		return
 	}
 	n := 0
