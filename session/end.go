@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"automation/models"
 	"automation/models/customer"
@@ -52,10 +53,13 @@ func (c *collector) follow(ctx context.Context, agent sandbox.Agent) error {
 	return c.close(ctx, ending(exit))
 }
 
+// downWithin is how long a box goes on running at the most whose agent server has gone down with it.
+const downWithin = 10 * time.Second
+
 var errNotLookedAt = errors.New("the command went with the agent server, and the box was not looked at since")
 
 // fell decides how a session ended whose command went with the agent server of the box. That mostly is the beginning of a pause
-// or a deletion: what the box is then shows once somebody has looked at it.
+// or a deletion: what the box is then shows once somebody has looked at it, not too soon.
 func (c *collector) fell(ctx context.Context, exit sandbox.Frame) error {
 	session, err := c.s.Agents.Session(ctx, c.id)
 	if err != nil {
@@ -71,20 +75,18 @@ func (c *collector) fell(ctx context.Context, exit sandbox.Frame) error {
 	now := c.s.Store.Now()
 	if c.fallen.IsZero() {
 		c.fallen = now
-		if err := c.s.Store.NudgeBox(ctx, box.ID); err != nil {
-			return err
-		}
 	}
+	seen := box.ObservedAt != nil && !box.ObservedAt.Before(c.fallen.Add(downWithin))
 	end, over := c.over(box)
 	switch {
 	case over:
 		return c.close(ctx, end)
 	case c.anew(box):
 		return c.close(ctx, paused)
-	case box.Desired != models.WantRunning, now.Sub(c.fallen) < giveUpAfter && (box.ObservedAt == nil || !box.ObservedAt.After(c.fallen)):
-		return errNotLookedAt
+	case box.Desired == models.WantRunning && (seen || now.Sub(c.fallen) >= giveUpAfter):
+		return c.close(ctx, ending(exit))
 	}
-	return c.close(ctx, ending(exit))
+	return errors.Join(errNotLookedAt, c.s.Store.NudgeBox(ctx, box.ID))
 }
 
 // Exit codes and reasons of the agent server (process_output_v1), beside those that go through as they are.

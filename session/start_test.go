@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -133,6 +134,7 @@ func (h *held) collect() (stop func()) {
 }
 
 func TestS2_047_AServerThatGoesWithItsAgentServerEndsAsItsBoxDoes(t *testing.T) {
+	soon := time.Now().UTC().Add(3 * time.Second)
 	for _, row := range []struct {
 		name    string
 		suspend sandbox.SuspendKind
@@ -142,6 +144,7 @@ func TestS2_047_AServerThatGoesWithItsAgentServerEndsAsItsBoxDoes(t *testing.T) 
 		end     string
 	}{
 		{"not looked at since", sandbox.SuspendDisk, "stopped", "", "", ""},
+		{"looked at while it goes down", sandbox.SuspendDisk, "stopped", "observed_at = '" + soon.Format(time.RFC3339) + "'", "", ""},
 		{"paused for a moment only", sandbox.SuspendDisk, "lost", "awake_epoch = awake_epoch + 1", customer.Stopped, customer.ReasonPaused},
 		{"its records are gone too", sandbox.SuspendDisk, "", "awake_epoch = awake_epoch + 1", customer.Stopped, customer.ReasonPaused},
 		{"a pause is ordered", sandbox.SuspendDisk, "stopped", "desired = 'suspended', observed_at = '2099-01-01 00:00:00+00:00'", "", ""},
