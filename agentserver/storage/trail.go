@@ -84,7 +84,13 @@ func (t *trail) path(root handle, name string) int32 {
 				return above // when it is made, that changes what it is made in
 			}
 			below = t.note(above, path.Base(at), st)
+			if !isDir(st) {
+				below = nowhere // what it leads to is not looked at either
+			}
 			t.known[at] = below
+		}
+		if below == nowhere {
+			return nowhere
 		}
 		above = below
 		if rest == "" {
