@@ -213,9 +213,11 @@ func TestRuntimes(t *testing.T) {
 			require.Equal(t, http.StatusBadRequest, status, "%s: %s", path, answer)
 		}
 	})
-	t.Run("S3-024 twenty callers get one container", func(t *testing.T) {
-		id, before := uuid.NewString(), len(engine.containers())
-		answers := make(chan int, 20)
+	t.Run("S3-024 a hundred callers of an evicted conversation get one container", func(t *testing.T) {
+		id, box := s.conversation(nil)
+		s.evict(id)
+		started, all := engine.startOf(box), len(engine.containers())
+		answers := make(chan int, 100)
 		for range cap(answers) {
 			request := s.request(http.MethodPut, "/runtimes/"+id, nil)
 			go func() {
@@ -232,8 +234,9 @@ func TestRuntimes(t *testing.T) {
 		for range cap(answers) {
 			require.Equal(t, 2, <-answers)
 		}
-		s.reopen(id, nil)
-		require.Len(t, engine.containers(), before+1)
+		require.Equal(t, box, s.reopen(id, nil))
+		require.NotEqual(t, started, engine.startOf(box))
+		require.Len(t, engine.containers(), all)
 	})
 }
 

@@ -15,12 +15,14 @@ import (
 	"automation/tests/cloudstub"
 )
 
-// peerFaults are known faults of the Python service 1.26.0, by their numbers, and the tests that show them absent here. The
-// ninth, that the sweep deletes a box which was resumed, is how it is meant: the due date is shown, and can be moved.
-var peerFaults = map[int]struct {
+type peerFault struct {
 	fault string
 	tests []string
-}{
+}
+
+// peerFaults are known faults of the Python service 1.26.0, by their numbers, and the tests that show them absent here. The
+// ninth, that the sweep deletes a box which was resumed, is how it is meant: the due date is shown, and can be moved.
+var peerFaults = map[int]peerFault{
 	1:  {"a stamp is cleared although the deletion failed, and the box is forgotten", []string{"TestNoFaultOfAProviderLosesABoxDeletesItEarlyOrMakesAStormVolume", "TestRecordedScenariosAgainstTheBuiltProgram"}},
 	2:  {"with delay 0 a box is deleted by one attempt that nothing remembers", []string{"TestS1_016_WithoutADelayTheBoxIsDeletedNotPaused", "TestMatrixAKillAtEveryTimeOfEveryPoint"}},
 	3:  {"a callback before the box is stored leaks it", []string{"TestCallbackBeforeTheProviderNamedTheBox", "TestDispatch_CallbackBeforeTheCommandsIDIsStored"}},
@@ -55,6 +57,22 @@ var peerFaults = map[int]struct {
 	33: {"340 MB of memory and five seconds to start, idle", []string{"TestPeerDefect_33_TheServiceIsSmall"}},
 }
 
+// registryGaps are those of the Python registry of conversation containers (agent server 1.58.2), by their numbers.
+var registryGaps = []peerFault{
+	{"idle containers are stopped one after the other", []string{"TestS3_001_S3_002_S3_009_ManyUnusedBoxesAreAllStopped", "TestBoxesAreAskedAndStoppedSideBySide"}},
+	{"an access during a stop starts a second container on the workspace", []string{"TestS3_022_AnAccessDuringTheStopWaitsAndStartsAnew", "TestS3_021_S3_022_S3_024_VolumeAccessAndEvictionRace"}},
+	{"a late detach takes a newer session's hold away", []string{"TestS3_018_ALateDetachNeverReleasesANewAttachment", "TestS3_018_WhoIsInAnOldStartHoldsNoNewOne"}},
+	{"a command in a box does not hold it, and a status left by a crash holds it for ever", []string{"TestS3_003_S3_010_WhatWorksIsNotStopped", "TestAnAgentThatDiedWhileItRanDoesNotHoldItsBoxForEver"}},
+	{"a container without a conversation is never stopped", []string{"TestS0_096_S3_001_S3_002_S3_008_S3_009_S3_015_S3_016_ManyUnusedConversationsAreEvictedAndComeBackAsTheyWere"}},
+	{"slow starts hold up what has nothing to do with them", []string{"TestTwentyStartAtOnce", "TestPeerDefect_13_14_NoRequestWaitsForAProvider"}},
+	{"a stopping service takes minutes", []string{"TestS3_014_TheRuntimesOfAPlaceAreSuspendedTogether"}},
+	{"each request asks the engine first", []string{"TestABoxThatRunsIsEnteredWithoutACallToTheProvider"}},
+	{"what goes through the proxy does not count as use", []string{"TestS3_004_S3_011_S3_018_EveryKindOfAccessStartsTheTTLAnew"}},
+	{"an eviction loses what is on the container's own disk", []string{"TestRuntimes"}},
+	{"what is known of an access outlives its box", []string{"TestAttachmentsOfAProcessAreOneRowUntilTheLastOneLeaves"}},
+	{"a client that goes away leaves an attachment for ever", []string{"TestD12_AnAttachmentThatCouldNotBeRemovedIsRemovedLater", "TestProxyLeavesWhenTheCallerGoes"}},
+}
+
 func TestEveryFaultOfThePythonServiceHasATestThatShowsItAbsent(t *testing.T) {
 	named := map[string]bool{}
 	for _, f := range tested(t) {
@@ -71,6 +89,11 @@ func TestEveryFaultOfThePythonServiceHasATestThatShowsItAbsent(t *testing.T) {
 		require.NotEmpty(t, peerFaults[n].tests, "fault %d", n)
 		for _, name := range peerFaults[n].tests {
 			require.True(t, named[name], "fault %d, %s: no test %s", n, peerFaults[n].fault, name)
+		}
+	}
+	for n, gap := range registryGaps {
+		for _, name := range gap.tests {
+			require.True(t, named[name], "D%d, %s: no test %s", n+1, gap.fault, name)
 		}
 	}
 }
