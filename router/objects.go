@@ -315,6 +315,9 @@ func (s *server) showSandbox(b *models.Sandbox) sandboxObject {
 		o.Billed = "nothing"
 	default:
 		o.Billed = "compute"
+		if b.CreateSentAt == nil && len(b.Identities) == 0 { // no provider was asked for it yet
+			o.Billed = "nothing"
+		}
 	}
 	if b.KeptAt != nil {
 		o.Kept = &keptObject{stamp(*b.KeptAt), b.KeptBy, b.KeptReason}

@@ -52,6 +52,10 @@ func TestS0_005_APausedBoxIsShownAsStillBilled(t *testing.T) {
 		got = w.call("tok-alice", "GET", sandboxPath(paused, ""), nil).is(200)
 		require.Equal(t, "nothing", got["billed"])
 		require.Equal(t, "deleted", got["cleanup"].(map[string]any)["state"])
+		conversation := uuid.NewString()
+		w.call("tok-alice", "PUT", runtimePath(conversation), nil).is(201)
+		got = w.call("tok-alice", "GET", sandboxPath(w.runtimeOf(conversation).Box, ""), nil).is(200)
+		require.Equal(t, []any{"provisioning", "nothing"}, []any{got["observed"], got["billed"]}, "no provider was asked for it yet")
 	})
 }
 
