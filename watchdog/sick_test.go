@@ -171,7 +171,7 @@ func TestVolumeAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *t
 
 func TestNobodyWaitsForTheProviderOfOthers(t *testing.T) {
 	const (
-		atOnce = 50 * time.Millisecond
+		atOnce = 200 * time.Millisecond // a nudge may wait a moment
 		sick   = 18 // more than any duty has workers
 	)
 	eachAilment(t, func(o *outage, ail func()) {
