@@ -172,7 +172,7 @@ func TestVolumeAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *t
 func TestNobodyWaitsForTheProviderOfOthers(t *testing.T) {
 	const (
 		atOnce = 200 * time.Millisecond // a nudge may wait a moment
-		sick   = 18 // more than any duty has workers
+		sick   = 18                     // more than any duty has workers
 	)
 	eachAilment(t, func(o *outage, ail func()) {
 		overdue, soon := o.clock.Now(), o.clock.Now().Add(40*time.Second)
