@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -19,7 +18,7 @@ import (
 	"automation/tests/bench/reclaimtree"
 )
 
-// boxMemory is the most memory, in bytes, that the built agent server has resident on a tree: its pass at start takes all caches,
+// boxMemory is the most memory, in MiB, that the built agent server has resident on a tree: its pass at start takes all caches,
 // while a client asks for the status and for plans over HTTP.
 func boxMemory(b *testing.B, tree reclaimtree.Tree) float64 {
 	b.Helper()
@@ -47,8 +46,7 @@ func boxMemory(b *testing.B, tree reclaimtree.Tree) float64 {
 	until(b, func() bool { _, err := os.Lstat(caches); return err != nil })
 	require.NoError(b, emptied(filepath.Join(tree.State, ".agent-server-trash")))
 	ask(b, http.MethodGet, url, "")
-	memory, err := most(fmt.Sprint(server.Process.Pid))
-	require.NoError(b, err)
+	_, memory := memoryOf(b, server.Process.Pid)
 	return memory
 }
 
