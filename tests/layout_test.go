@@ -317,7 +317,6 @@ var startsGoroutines = map[string]string{
 	"sandbox/backend/process/supervisor.go": "the supervisor of one box; they end with its process",
 	"agentserver/main.go":                   "the listener; the same function shuts it down and waits",
 	"agentserver/command/job.go":            "readers of one command; its job waits for them",
-	"agentserver/command/runner.go":         "one command; Runner.Close waits",
 	"agentserver/storage/trash.go":          "emptying of the trash; Close waits",
 	"cmd/automation/agentrelay.go":          "standard input; ends with it, or with the process",
 	"router/proxysocket.go":                 "the two directions of a WebSocket; each ends the other at the close of its connection",
