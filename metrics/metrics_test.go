@@ -304,13 +304,13 @@ func TestWhatIsDoneInBoxesIsCounted(t *testing.T) {
 	m.Prepared(sandbox.StepOutput, "ok", 9, time.Second)
 	m.ReclaimedByHand(300, time.Second, nil)
 	m.ReclaimedByHand(0, time.Second, errors.New("no"))
-	require.EqualValues(t, 1, value(t, m, "automation_reclaim_passes_total", "result=ok", "trigger=stop"))
-	require.EqualValues(t, 1, value(t, m, "automation_reclaim_passes_total", "result=failed", "trigger=manual"))
-	require.EqualValues(t, 700, value(t, m, "automation_reclaim_freed_bytes_total", "trigger=stop"))
-	require.EqualValues(t, 300, value(t, m, "automation_reclaim_freed_bytes_total", "trigger=manual"))
-	require.EqualValues(t, 2, value(t, m, "automation_reclaim_pass_duration_seconds", "trigger=stop"))
-	require.EqualValues(t, 1, value(t, m, "automation_exports_total", "result=ok"))
-	require.EqualValues(t, 50, value(t, m, "automation_export_bytes_total"))
+	require.InDelta(t, 1, value(t, m, "automation_reclaim_passes_total", "result=ok", "trigger=stop"), 0)
+	require.InDelta(t, 1, value(t, m, "automation_reclaim_passes_total", "result=failed", "trigger=manual"), 0)
+	require.InDelta(t, 700, value(t, m, "automation_reclaim_freed_bytes_total", "trigger=stop"), 0)
+	require.InDelta(t, 300, value(t, m, "automation_reclaim_freed_bytes_total", "trigger=manual"), 0)
+	require.InDelta(t, 2, value(t, m, "automation_reclaim_pass_duration_seconds", "trigger=stop"), 0)
+	require.InDelta(t, 1, value(t, m, "automation_exports_total", "result=ok"), 0)
+	require.InDelta(t, 50, value(t, m, "automation_export_bytes_total"), 0)
 }
 
 func TestS1_048_SlotsAndCostsAreShownByWhatIsAwakeAndByThePlanThatIsConfigured(t *testing.T) {

@@ -140,7 +140,7 @@ func (a *App) listen(ctx context.Context) error {
 
 func (a *App) openDatabase(ctx context.Context) error {
 	err := a.database(ctx)
-	if models.Fault(err) == models.ErrUnavailable {
+	if errors.Is(models.Fault(err), models.ErrUnavailable) {
 		return fmt.Errorf("reach the database: %w", err)
 	}
 	return err

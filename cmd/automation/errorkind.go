@@ -52,10 +52,10 @@ func errorKind(err error) string {
 			return k.kind
 		}
 	}
-	switch models.Fault(err) {
-	case models.ErrFull:
+	switch fault := models.Fault(err); {
+	case errors.Is(fault, models.ErrFull):
 		return kindDiskFull
-	case models.ErrUnavailable:
+	case errors.Is(fault, models.ErrUnavailable):
 		return kindDatabaseGone
 	}
 	return ""

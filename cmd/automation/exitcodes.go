@@ -70,7 +70,7 @@ func codeOf(err error) int {
 		return exitAuthentication
 	case errors.Is(err, errUnreachable):
 		return exitUnreachable
-	case models.Fault(err) == models.ErrUnavailable && !errors.Is(err, syscall.EADDRINUSE): // a port that is taken is no database
+	case errors.Is(models.Fault(err), models.ErrUnavailable) && !errors.Is(err, syscall.EADDRINUSE): // a port that is taken is no database
 		return exitUnreachable
 	case errors.Is(err, errOwned):
 		return exitConflict
