@@ -104,7 +104,7 @@ func (s *server) agentOutput(w http.ResponseWriter, r *http.Request, v visit) er
 		return control.Flush()
 	})
 	switch {
-	case r.Context().Err() != nil: // who is gone needs no answer
+	case left(r): // who is gone needs no answer
 		return nil
 	case errors.Is(err, session.ErrAhead):
 		return badRequest("after is beyond the newest line: give only what an answer gave")
@@ -113,3 +113,6 @@ func (s *server) agentOutput(w http.ResponseWriter, r *http.Request, v visit) er
 	}
 	return err
 }
+
+// left reports whether the one who asked has gone.
+func left(r *http.Request) bool { return r.Context().Err() != nil }

@@ -87,11 +87,11 @@ func (s *server) relay(w http.ResponseWriter, r *http.Request, _ Caller) error {
 	if err != nil || target.Host == "" {
 		return badGateway("The sandbox has no usable address")
 	}
-	return s.serveRelay(w, r, target, inside.SessionKey)
+	return s.serveRelay(w, target, inside.SessionKey)
 }
 
 // serveRelay serves the connection of a request as one to target, until either side ends it.
-func (s *server) serveRelay(w http.ResponseWriter, r *http.Request, target *url.URL, key string) error {
+func (s *server) serveRelay(w http.ResponseWriter, target *url.URL, key string) error {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return badGateway("This connection cannot be relayed")

@@ -35,7 +35,8 @@ func (c *collector) over(box *models.Sandbox) (customer.End, bool) {
 // anew reports whether the box was started anew, without its memory, since the session's start was sent: then the server is
 // gone, however soon the box was back.
 func (c *collector) anew(box *models.Sandbox) bool {
-	return c.session.StartSentAt != nil && c.session.AwakeEpoch != box.AwakeEpoch && !c.s.Capabilities(box.Backend).MemoryKept()
+	sent := c.session.StartSentAt != nil && c.session.AwakeEpoch != 0 // 0: by a replica from before this was recorded
+	return sent && c.session.AwakeEpoch != box.AwakeEpoch && !c.s.Capabilities(box.Backend).MemoryKept()
 }
 
 // follow stores what the command prints until it ends. An error says that the box broke off.
@@ -103,13 +104,15 @@ func ending(exit sandbox.Frame) customer.End {
 		shown := signalBase - *code
 		end.ExitCode = &shown
 	}
-	switch {
-	case exit.Reason == boxStopped: // with the agent server of the box
-		end.Reason = customer.ReasonLost
-	case exit.Reason == boxTimedOut:
+	switch exit.Reason {
+	case customer.ReasonExited, customer.ReasonKilled, customer.ReasonStartFailed, customer.ReasonLost:
+		if end.ExitCode != nil && *end.ExitCode == 0 {
+			end.State = customer.Stopped
+		}
+	case boxTimedOut:
 		end.Reason = customer.ReasonKilled
-	case end.ExitCode != nil && *end.ExitCode == 0:
-		end.State = customer.Stopped
+	default: // boxStopped, with the agent server of the box; or no word of the contract: whoever has the box can make it say anything
+		end.Reason = customer.ReasonLost
 	}
 	return end
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	"automation/models/customer"
@@ -175,12 +176,10 @@ func gapLine(from, to, lost int64) []byte {
 
 // exitLine is the last line of a session that ended (S2-053).
 func exitLine(session *customer.Session) []byte {
-	line, _ := json.Marshal(struct {
-		Type      string `json:"type"`
-		Seq       int64  `json:"seq"`
-		ExitCode  *int   `json:"exit_code"`
-		Reason    string `json:"reason"`
-		Truncated bool   `json:"output_truncated"`
-	}{sandbox.FrameExit, session.LastSeq, session.ExitCode, session.Reason, session.Truncated()})
-	return append(line, '\n')
+	code := "null"
+	if session.ExitCode != nil {
+		code = strconv.Itoa(*session.ExitCode)
+	}
+	return fmt.Appendf(nil, `{"type":%q,"seq":%d,"exit_code":%s,"reason":%q,"output_truncated":%t}`+"\n",
+		sandbox.FrameExit, session.LastSeq, code, session.Reason, session.Truncated())
 }

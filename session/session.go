@@ -153,9 +153,11 @@ func (s *Sessions) purgeRows(ctx context.Context) (int, error) {
 	return most, nil
 }
 
+func (s *Sessions) stopping() bool { return s.running.Err() != nil }
+
 // claim takes sessions that nobody collects, each into a collector of its own.
 func (s *Sessions) claim(ctx context.Context) (int, error) {
-	if s.running.Err() != nil {
+	if s.stopping() {
 		return 0, nil
 	}
 	token := uuid.New()

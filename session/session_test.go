@@ -68,18 +68,18 @@ func each(t *testing.T, test func(r *rig)) {
 	modelstest.EachDB(t, func(t *testing.T, db *modelstest.DB) { test(newRig(t, db)) })
 }
 
-func newRig(t testing.TB, db *modelstest.DB) *rig {
-	t.Helper()
+func newRig(tb testing.TB, db *modelstest.DB) *rig {
+	tb.Helper()
 	c := &clock{}
-	r := &rig{TB: t, db: db, clock: c, store: db.Open(t, models.WithClock(c.now)), can: sandbox.Capabilities{Suspend: sandbox.SuspendMemory}}
+	r := &rig{TB: tb, db: db, clock: c, store: db.Open(tb, models.WithClock(c.now)), can: sandbox.Capabilities{Suspend: sandbox.SuspendMemory}}
 	r.agents = customer.New(r.store)
 	r.serve()
 	r.box = modelstest.NewBox(r.store)
 	r.box.Identities[0].URL = r.web.URL
-	modelstest.Box(t, r.store, r.box)
+	modelstest.Box(tb, r.store, r.box)
 	identity := *r.box.Identities[0]
 	identity.SessionKey = key
-	require.NoError(t, r.store.RecordIdentity(t.Context(), identity))
+	require.NoError(tb, r.store.RecordIdentity(tb.Context(), identity))
 	return r
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -151,8 +152,8 @@ func (t *tail) now() (*customer.Session, <-chan struct{}) {
 func (t *tail) after(seq int64) (*customer.Chunk, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := len(t.chunks) - 1; i >= 0; i-- {
-		if c := t.chunks[i]; c.FirstSeq <= seq+1 {
+	for _, c := range slices.Backward(t.chunks) {
+		if c.FirstSeq <= seq+1 {
 			return c, c.LastSeq > seq
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,9 @@ import (
 // tenant is the organization of the local login.
 var tenant = uuid.NewSHA1(uuid.NameSpaceDNS, []byte("openhands-local-org")).String()
 
+// customers calls as customers do; the contexts of its requests have deadlines.
+var customers http.Client
+
 // agentOf is the public path of the agent in a box, whose path is that of the API.
 func (s *server) agentOf(box string) string {
 	root := strings.TrimSuffix(s.base, "/api/automation/v1")
@@ -40,7 +44,7 @@ func (s *server) agent(method, url string, status int) object {
 	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	require.NoError(s.t, err)
 	request.Header.Set("Authorization", "Bearer "+s.key)
-	response, err := http.DefaultClient.Do(request)
+	response, err := customers.Do(request)
 	require.NoError(s.t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)
@@ -78,7 +82,7 @@ func (r *reading) open(ctx context.Context, s *server, url string, most int) {
 		return
 	}
 	request.Header.Set("Authorization", "Bearer "+s.key)
-	response, err := http.DefaultClient.Do(request)
+	response, err := customers.Do(request)
 	if err != nil {
 		return
 	}
@@ -236,8 +240,8 @@ func TestS2_047_ASecondReplicaCollectsWhenTheFirstIsKilled(t *testing.T) {
 	t.Parallel()
 	database := postgres(t)
 	const lines = 400
-	env := append(database, "AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
-		fmt.Sprintf(`AUTOMATION_CUSTOMER_AGENT_COMMAND=i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i; sleep 0.05; done`, lines))
+	env := slices.Concat(database, []string{"AUTOMATION_SANDBOX_CLEANUP_DELAY_SECONDS=86400",
+		fmt.Sprintf(`AUTOMATION_CUSTOMER_AGENT_COMMAND=i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i; sleep 0.05; done`, lines)})
 	first := start(t, env...)
 	box := first.woken(nil)
 	id := first.agent(http.MethodPost, first.agentOf(box), http.StatusAccepted).text("session_id")

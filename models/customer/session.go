@@ -186,7 +186,7 @@ func (s *Store) ClaimSessions(ctx context.Context, places []models.Place, token 
 	if len(places) == 0 {
 		return nil, nil
 	}
-	if any, err := s.freeSessions(s.core.Reads(), places, 1).Exists(ctx); err != nil || !any {
+	if some, err := s.freeSessions(s.core.Reads(), places, 1).Exists(ctx); err != nil || !some {
 		return nil, missing(err, "look for sessions that nobody collects") // as it mostly is: nothing is written
 	}
 	err = s.core.Write(ctx, func(ctx context.Context, tx bun.IDB) error {
