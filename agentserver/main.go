@@ -28,7 +28,7 @@ const (
 const stopBudget = 5 * time.Second
 
 // gcPercent is how much garbage there may be before it is collected, as a share of what is in use: half of the usual, since the
-// memory of a box is its agent's. GOGC overrides it.
+// memory of a box is its agent's.
 const gcPercent = 50
 
 // Main runs the server until ctx ends and returns the exit code. args are the flags (--host, --port, --port-file), environ
@@ -45,9 +45,7 @@ func Main(ctx context.Context, args, environ []string, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "agent-server: configuration:", err)
 		return exitConfiguration
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	debug.SetGCPercent(gcPercent)
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	if err := run(ctx, config, environ, log); err != nil {
 		fmt.Fprintln(stderr, "agent-server:", err)
