@@ -200,6 +200,38 @@ func TestNudgesInThousandsCostAFewLooks(t *testing.T) {
 	})
 }
 
+func TestANudgeDoesNotPutOffWhatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := newTimes()
+		l := loop.Loop{Name: "due", Every: time.Minute, Nudge: loop.NewNudge(), Now: time.Now}
+		var due time.Time
+		l.Pass = func(context.Context) (int, error) {
+			seen.add()
+			if due.IsZero() {
+				due = time.Now().Add(20 * time.Millisecond)
+			}
+			return 0, nil
+		}
+		l.Until = func(context.Context) (*time.Time, error) {
+			if due.After(time.Now()) {
+				return &due, nil
+			}
+			return nil, nil
+		}
+		_, stop := start(t, l)
+		defer stop()
+		for len(seen.get()) == 0 {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Millisecond)
+		l.Nudge.Wake()
+		time.Sleep(time.Second)
+		all := seen.get()
+		require.Equal(t, 20*time.Millisecond, all[1]-all[0], "not after the gap of a nudge")
+	})
+}
+
 func TestErrorsAndPanicsBackOffAndDoNotEndTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nudge, seen := loop.NewNudge(), newTimes()

@@ -224,7 +224,7 @@ func (t *tracked) sleep(ctx context.Context, d time.Duration, wake Nudge) bool {
 		case <-wake:
 		}
 		if gap, mine := t.gap(); mine {
-			return t.rest(ctx, gap)
+			return t.rest(ctx, gap, timer.C)
 		}
 	}
 }
@@ -243,8 +243,8 @@ func (t *tracked) gap() (d time.Duration, mine bool) {
 	return d, mine
 }
 
-// rest waits out a gap.
-func (t *tracked) rest(ctx context.Context, gap time.Duration) bool {
+// rest waits out a gap, but not beyond what sleep waits for.
+func (t *tracked) rest(ctx context.Context, gap time.Duration, due <-chan time.Time) bool {
 	if gap <= 0 {
 		return true
 	}
@@ -259,8 +259,9 @@ func (t *tracked) rest(ctx context.Context, gap time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		return true
+	case <-due:
 	}
+	return true
 }
 
 // Problem says in a word or two what is wrong with a loop at now, or "" for nothing: it fails again and again, or no pass has

@@ -28,7 +28,7 @@ func (w *Watchdog) Janitor() loop.Loop {
 				return ordered, err
 			}
 			repaired, err := w.repair(ctx)
-			if repaired < sweepBatch {
+			if err == nil && repaired < sweepBatch {
 				repairAt = now.Add(w.Config.Watchdog.Interval)
 			}
 			return max(ordered, repaired), err

@@ -281,6 +281,25 @@ func TestBR07_InvalidStampIsRepaired(t *testing.T) {
 	})
 }
 
+func TestBR07_ARepairThatFailsIsMadeAgainInTheNextPass(t *testing.T) {
+	one(t, sandboxtest.Quirks{}, func(r *rig) {
+		run, _ := r.finished()
+		modelstest.Set(r.T, r.store, run, "sandbox_cleanup_due_at = ?", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))
+		exec := func(query string) {
+			_, err := modelstest.Of(r.T, r.store).Raw().ExecContext(r.Context(), query)
+			require.NoError(r, err)
+		}
+		pass := r.Janitor().Pass
+		exec("CREATE TRIGGER broken BEFORE UPDATE OF sandbox_cleanup_due_at ON automation_runs BEGIN SELECT RAISE(ABORT, 'broken'); END")
+		_, err := pass(r.Context())
+		require.ErrorContains(r, err, "broken")
+		exec("DROP TRIGGER broken")
+		n, err := pass(r.Context())
+		require.NoError(r, err)
+		require.Equal(r, 1, n, "not an interval later")
+	})
+}
+
 func TestBR11_ClockSteps(t *testing.T) {
 	each(t, sandboxtest.Quirks{}, func(r *rig) {
 		_, early := r.finished()
