@@ -71,9 +71,6 @@ type reusingConn struct {
 	kept map[string]engineStmt
 }
 
-// Unwrap returns the driver's own connection.
-func (c *reusingConn) Unwrap() driver.Conn { return c.engineConn }
-
 // Close closes the kept statements too.
 func (c *reusingConn) Close() error {
 	c.forget()

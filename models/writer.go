@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -144,11 +143,11 @@ func (w *writer) transact(batch []*job) error {
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	for i, j := range batch {
+	for _, j := range batch {
 		if !j.state.CompareAndSwap(jobWaiting, jobTaken) {
 			continue
 		}
-		j.err = w.inSavepoint(tx, "write_"+strconv.Itoa(i), j)
+		j.err = w.inSavepoint(tx, j)
 		if w.ended.Load() {
 			_ = tx.Rollback() // SQLite has rolled back already; this only frees the handle
 			return fmt.Errorf("transaction ended: %w", j.err)
@@ -161,10 +160,13 @@ func (w *writer) transact(batch []*job) error {
 	return nil
 }
 
+// savepoint is the name of all: one ends before the next begins, and statements that are the same are compiled once.
+const savepoint = "write"
+
 // inSavepoint runs one write so that its failure takes back its own work only. An error of the savepoint itself means that
 // the transaction is of no more use, so it is marked ended.
-func (w *writer) inSavepoint(tx bun.Tx, name string, j *job) error {
-	if _, err := tx.Exec("SAVEPOINT " + name); err != nil {
+func (w *writer) inSavepoint(tx bun.Tx, j *job) error {
+	if _, err := tx.Exec("SAVEPOINT " + savepoint); err != nil {
 		w.ended.Store(true)
 		return err
 	}
@@ -175,9 +177,9 @@ func (w *writer) inSavepoint(tx bun.Tx, name string, j *job) error {
 		}
 		return err
 	}
-	end := "RELEASE " + name
+	end := "RELEASE " + savepoint
 	if err != nil {
-		end = "ROLLBACK TO " + name + "; RELEASE " + name
+		end = "ROLLBACK TO " + savepoint + "; RELEASE " + savepoint
 	}
 	if _, endErr := tx.Exec(end); endErr != nil {
 		w.ended.Store(true)
