@@ -27,6 +27,9 @@ var emptyConfigs = map[format]string{
 	formatSHA256: "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tobjectformat = sha256\n",
 }
 
+// indexSignature is how every index begins: four letters, as a number.
+const indexSignature = 0x44495243
+
 var errOddIndex = errors.New("no index of a known format")
 
 // indexOf finds the index of a checkout, whose .git is a directory or a file that names one.
@@ -78,7 +81,7 @@ func formatOf(index string) (format, error) {
 		return "", fmt.Errorf("index: %w", err)
 	}
 	head = head[:n]
-	if len(head) < 12 || !bytes.HasPrefix(head, []byte("DIRC")) {
+	if len(head) < 12 || binary.BigEndian.Uint32(head) != indexSignature {
 		return "", errOddIndex
 	}
 	version, entries := binary.BigEndian.Uint32(head[4:]), binary.BigEndian.Uint32(head[8:])
