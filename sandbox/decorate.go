@@ -20,15 +20,15 @@ var ErrBreakerOpen = errors.New("provider is taken to be down")
 type Limits struct {
 	PerSecond float64       // calls a second; what the provider documents (Capabilities.CallsPerSecond), else 1000
 	Burst     int           // calls at once after a pause; those of a second
-	Parallel  int           // calls in flight; 16
+	Parallel  int           // calls in flight; 32
 	Failures  int           // transport errors and 5xx in a row that open the breaker; 5
 	Open      time.Duration // how long it stays open before one call is let through; 30 s
 	// Observe is called after every call: backend method, how long it took, how it ended.
 	Observe func(method string, took time.Duration, err error)
 }
 
-// mostCalls is how many calls a second a provider gets that documents no limit: more than the calls in flight come to where
-// each takes 20 ms, so that it bounds only what goes wrong.
+// mostCalls is how many calls a second a provider gets that documents no limit: more than the deletes in flight come to where
+// each takes two requests of 20 ms, so that it bounds only what goes wrong.
 const mostCalls = 1000
 
 // Decorated wraps a backend with rate limit, parallelism and breaker, the same for every provider.
@@ -51,7 +51,7 @@ func Decorate(b Backend, l Limits) *Decorated {
 		l.Burst = max(1, int(l.PerSecond))
 	}
 	if l.Parallel <= 0 {
-		l.Parallel = 16
+		l.Parallel = 32
 	}
 	if l.Failures <= 0 {
 		l.Failures = 5

@@ -202,6 +202,9 @@ func (l *life) holds() {
 	require.Equal(l.t, l.desired, b.Desired, "the last accepted order stands")
 	require.Equal(l.t, l.generation, b.Generation)
 	require.Equal(l.t, l.kept, b.KeptAt != nil)
+	if b.Observed == models.SeenDeleted {
+		l.due = nil // also where a delete was under way that nobody here had called for
+	}
 	if !(l.attempted && run.CleanupDueAt == nil) { // a process that died may have recorded its call, or not
 		require.Equal(l.t, l.due, run.CleanupDueAt, "the stamp is what was written last")
 	}

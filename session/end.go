@@ -95,10 +95,14 @@ const (
 	boxStopped  = "stopped"
 	boxTimedOut = "timed_out"
 	signalBase  = 128 // an exit by signal n is shown as 128+n (S2-041)
+	mostCode    = 255 // of an exit; a number beyond it, or beyond that of a signal, is none
 )
 
 // ending is how a session ended whose command did so by itself.
 func ending(exit sandbox.Frame) customer.End {
+	if code := exit.ExitCode; code != nil && (*code > mostCode || *code < -(mostCode-signalBase)) {
+		exit.ExitCode = nil
+	}
 	end := customer.End{State: customer.Failed, Reason: exit.Reason, ExitCode: exit.ExitCode}
 	if code := exit.ExitCode; code != nil && *code < 0 && exit.Reason != customer.ReasonStartFailed && exit.Reason != customer.ReasonLost {
 		shown := signalBase - *code

@@ -13,7 +13,7 @@ import (
 const PlacedWorkers = 64
 
 const (
-	settleWorkers = 16
+	settleWorkers = 32
 	// settleEvery is how often a place is looked at without any hint: a row whose time was written by another process.
 	settleEvery = 15 * time.Second
 	stopGrace   = 20 * time.Second

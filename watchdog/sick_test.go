@@ -126,7 +126,7 @@ func TestVolumeAnHourWithoutItsProviderCostsOneCallABreakerIntervalAndNoBox(t *t
 	const (
 		open     = 30 * time.Second // of the breaker
 		call     = 30 * time.Second // what a call may take
-		parallel = 16 + 1           // calls on their way when it opens: of the settler's workers, and of the orphan duty
+		parallel = 32 + 1           // calls on their way when it opens: of the settler's workers, and of the orphan duty
 	)
 	lasts := time.Duration(max(5, modelstest.Volume(60))) * time.Minute
 	eachAilment(t, func(o *outage, ail func()) {
