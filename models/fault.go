@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 	"modernc.org/sqlite"
 )
 
@@ -33,8 +34,8 @@ const (
 const pqFull = "53100"
 
 var (
-	pqAwayClasses = []pq.ErrorClass{"08", "53", "57", "58"} // connection, resources, intervention, system
-	pqAway        = []pq.ErrorCode{"25006", "55000"}        // read only, and no connections allowed: it is being moved
+	pqAwayClasses = []pqerror.Class{"08", "53", "57", "58"} // connection, resources, intervention, system
+	pqAway        = []pqerror.Code{"25006", "55000"}        // read only, and no connections allowed: it is being moved
 )
 
 // Fault tells whether err comes from the database itself: ErrUnavailable, ErrFull, or nil when it does not.
@@ -48,8 +49,7 @@ func Fault(err error) error {
 		}
 		return nil
 	}
-	var pg *pq.Error
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pq.Error](err); ok {
 		switch {
 		case pg.Code == pqFull:
 			return ErrFull

@@ -92,10 +92,12 @@ func TestAStatementIsCompiledOnceAndLentToOneAtATime(t *testing.T) {
 	require.Equal(t, "the second of two identities", id)
 	require.Equal(t, 12345, n)
 	require.Equal(t, []byte{0, 255}, b)
-	require.NoError(t, inner.Close())
+	require.NoError(t, inner.Err())
+	require.NoError(t, inner.Close()) //nolint:sqlclosecheck // when is what is tested
 	require.NoError(t, outer.Scan(&id, &n, &b))
 	require.Equal(t, "the first of two identities", id)
-	require.NoError(t, outer.Close())
+	require.NoError(t, outer.Err())
+	require.NoError(t, outer.Close()) //nolint:sqlclosecheck // when is what is tested
 	require.Len(t, kept(), 2)
 
 	// One that fails is not kept, more than fits makes room, and a changed schema is seen.
@@ -107,7 +109,8 @@ func TestAStatementIsCompiledOnceAndLentToOneAtATime(t *testing.T) {
 	columns, err := rows.Columns()
 	require.NoError(t, err)
 	require.Len(t, columns, 4)
-	require.NoError(t, rows.Close())
+	require.NoError(t, rows.Err())
+	require.NoError(t, rows.Close()) //nolint:sqlclosecheck // the next statement needs the connection
 	exec("DELETE FROM a WHERE n = 12345")
 	require.Equal(t, []string{"DELETE FROM a WHERE n = ?"}, kept())
 }

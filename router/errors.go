@@ -193,10 +193,10 @@ func asProblem(err error) *problem {
 			return &then
 		}
 	}
-	switch models.Fault(err) {
-	case models.ErrFull:
+	switch fault := models.Fault(err); {
+	case errors.Is(fault, models.ErrFull):
 		return &problem{status: http.StatusInsufficientStorage, code: "disk_full", message: "The service has no room left on its disk", fault: true}
-	case models.ErrUnavailable:
+	case errors.Is(fault, models.ErrUnavailable):
 		p := unavailable("database_unavailable", "The database does not answer: try again", retryFault)
 		p.fault = true
 		return p

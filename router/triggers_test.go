@@ -38,7 +38,7 @@ func TestExpressionsAndTriggersAreRefusedInTheContractsWords(t *testing.T) {
 			require.Contains(t, problems[0].(map[string]any)["msg"], "Value error, "+c.want)
 		}
 		made := w.call("tok-alice", "POST", base+"/v1", newAutomation("trigger", event("filter", "", "turn_text_expr", ""))).is(201)
-		require.Equal(t, "", made["trigger"].(map[string]any)["filter"], "an empty expression is none")
+		require.Empty(t, made["trigger"].(map[string]any)["filter"], "an empty expression is none")
 
 		problems := w.call("tok-alice", "POST", base+"/v1", newAutomation("trigger", event("on", 1))).is(422)["detail"].([]any)
 		require.Len(t, problems, 2, "neither a text nor a list")

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestS3_003_ALongCommandIsSeenBehindManyThatCameAfterIt(t *testing.T) {
 	}
 	var short []string
 	for n := range 100 {
-		short = append(short, command(fmt.Sprint(n), 1))
+		short = append(short, command(strconv.Itoa(n), 1))
 	}
 	box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -285,9 +286,9 @@ func (l *life) ends(t *testing.T) {
 func (l *life) told() string {
 	events, _, err := l.store.Events(context.Background(), l.box.ID, 200, 0)
 	require.NoError(l.t, err)
-	text := ""
+	var text strings.Builder
 	for _, e := range events {
-		text += fmt.Sprintf("\n%s %s: %s (%s)", e.Actor, e.What, e.Reason, e.Outcome)
+		fmt.Fprintf(&text, "\n%s %s: %s (%s)", e.Actor, e.What, e.Reason, e.Outcome)
 	}
-	return text
+	return text.String()
 }

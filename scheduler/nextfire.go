@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -193,7 +194,7 @@ func parseExpression(expression string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	seconds := append(places[len(fields)-1:], places[:len(fields)-1]...) // the library wants them first, the contract last
+	seconds := slices.Concat(places[len(fields)-1:], places[:len(fields)-1]) // the library wants them first, the contract last
 	spec, err := parseSpec(cron.NewParser(withSeconds).Parse, strings.Join(seconds, " "))
 	if err != nil {
 		return nil, err

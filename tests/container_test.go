@@ -126,7 +126,7 @@ func image(t *testing.T) (docker func(args ...string) (string, error)) {
 	program, err := os.ReadFile(build(t))
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "bin"), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "bin", "automation"), program, 0o755)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "bin", "automation"), program, 0o755))
 	text, err := docker("build", "-q", "-t", testImage, folder)
 	require.NoError(t, err, text)
 	t.Cleanup(func() { _, _ = docker("image", "rm", "-f", testImage) })

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,10 +73,8 @@ func (b *batch) insists(method, path, body string, statuses ...int) {
 	b.t.Helper()
 	b.until(method+" "+path, func() error {
 		status, answer := b.try(method, path, body)
-		for _, fine := range statuses {
-			if status == fine {
-				return nil
-			}
+		if slices.Contains(statuses, status) {
+			return nil
 		}
 		if status != http.StatusServiceUnavailable {
 			return fmt.Errorf("%d %s", status, answer)

@@ -167,13 +167,13 @@ func TestEveryCommandThatIsPrintedWorks(t *testing.T) {
 func TestTheFirstAutomationThatIsPrintedRuns(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	script := "set -e\n"
+	var printed strings.Builder
 	for line := range strings.Lines(section(t, "docs/API.md", "## A first automation")) {
 		if code, ok := strings.CutPrefix(line, "    "); ok {
-			script += code
+			printed.WriteString(code)
 		}
 	}
-	script = strings.NewReplacer("http://127.0.0.1:8000/api/automation/v1", s.base, "$(cat ~/.local/share/automation/api-key)", s.key).Replace(script)
+	script := strings.NewReplacer("http://127.0.0.1:8000/api/automation/v1", s.base, "$(cat ~/.local/share/automation/api-key)", s.key).Replace("set -e\n" + printed.String())
 	c := exec.CommandContext(t.Context(), "bash", "-c", script)
 	c.Dir = t.TempDir()
 	c.Env = append(clean(t.TempDir()), "PATH="+filepath.Dir(build(t))+":"+os.Getenv("PATH"),

@@ -127,6 +127,7 @@ func NewPostgres(t testing.TB) *DB {
 }
 
 func keep(t testing.TB, db *DB) *DB {
+	t.Helper()
 	db.raw.SetMaxOpenConns(2)
 	t.Cleanup(func() { require.NoError(t, db.raw.Close()) })
 	return db

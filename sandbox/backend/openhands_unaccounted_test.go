@@ -3,7 +3,6 @@ package backend
 import (
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -183,5 +182,5 @@ func TestAListWhosePagesDoNotEndIsNoList(t *testing.T) {
 	}
 	require.ErrorContains(t, last, "do not end")
 	require.Len(t, c.stub.Calls("search"), 2)
-	require.True(t, strings.Contains(c.stub.Calls("search")[1].URL, "page_id=0"))
+	require.Contains(t, c.stub.Calls("search")[1].URL, "page_id=0")
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,7 +111,7 @@ func (p *peer) serve() time.Duration {
 	require.NoError(p.b, err)
 	address := l.Addr().(*net.TCPAddr)
 	require.NoError(p.b, l.Close())
-	p.cmd = exec.Command(p.interpreter, "-m", "uvicorn", "openhands.automation.app:app", "--host", "127.0.0.1", "--port", fmt.Sprint(address.Port), "--log-level", "warning")
+	p.cmd = exec.Command(p.interpreter, "-m", "uvicorn", "openhands.automation.app:app", "--host", "127.0.0.1", "--port", strconv.Itoa(address.Port), "--log-level", "warning")
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.env, p.dir, &p.log, &p.log
 	began := time.Now()
 	require.NoError(p.b, p.cmd.Start())
@@ -129,7 +130,7 @@ func (p *peer) serve() time.Duration {
 		ask, cancel := context.WithTimeout(p.b.Context(), time.Second)
 		request, err := http.NewRequestWithContext(ask, http.MethodGet, "http://"+address.String()+"/api/automation/health", http.NoBody)
 		require.NoError(p.b, err)
-		answer, err := http.DefaultClient.Do(request)
+		answer, err := new(http.Client).Do(request)
 		cancel()
 		if err == nil {
 			_ = answer.Body.Close()
@@ -181,6 +182,7 @@ func (p *peer) insert(db *sql.DB, table string, row map[string]any) {
 	p.b.Helper()
 	columns, err := db.Query("SELECT name, type FROM pragma_table_info(?) WHERE \"notnull\" = 1 AND dflt_value IS NULL", table)
 	require.NoError(p.b, err)
+	defer func() { _ = columns.Close() }()
 	for columns.Next() {
 		var name, kind string
 		require.NoError(p.b, columns.Scan(&name, &kind))
@@ -188,7 +190,7 @@ func (p *peer) insert(db *sql.DB, table string, row map[string]any) {
 			row[name] = map[bool]any{true: 0, false: "[]"}[strings.Contains(kind, "INT") || kind == "BOOLEAN"]
 		}
 	}
-	require.NoError(p.b, columns.Close())
+	require.NoError(p.b, columns.Err())
 	var names, marks []string
 	var values []any
 	for name, value := range row {

@@ -45,7 +45,7 @@ func run(args []string, output io.Reader) error {
 		return fmt.Errorf("%s has no place for the table", args[0])
 	}
 	table := begin + "\n\n" + os.Getenv("FACTS") + "\n\n" + figures.table() + "\n" + end
-	return os.WriteFile(args[0], []byte(before+table+after), 0o644) //nolint:gosec // a document for everybody
+	return os.WriteFile(args[0], []byte(before+table+after), 0o644)
 }
 
 // measured is the figures by benchmark and unit, in the order in which they were met.
