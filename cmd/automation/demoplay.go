@@ -103,7 +103,8 @@ func (c demo) create(ctx context.Context) (id string, err error) {
 	return made.ID, err
 }
 
-// firstRun waits for the scheduled run to execute, and switches the schedule off.
+// firstRun waits for the scheduled run to execute, and switches the schedule off: not before, for a run that waits is not
+// executed where its automation is off.
 func (c demo) firstRun(ctx context.Context, automation string) (*runObject, error) {
 	var runs struct {
 		Runs []runObject `json:"runs"`
@@ -115,11 +116,14 @@ func (c demo) firstRun(ctx context.Context, automation string) (*runObject, erro
 	if err := await(ctx, "the schedule fires", fired); err != nil {
 		return nil, err
 	}
+	run := &runs.Runs[len(runs.Runs)-1]
+	if err := c.until(ctx, run, "the run executes", func() bool { return run.Status == "RUNNING" && run.Sandbox != nil }); err != nil {
+		return nil, err
+	}
 	if err := c.json(ctx, http.MethodPatch, "/"+automation, map[string]any{"enabled": false}, nil); err != nil {
 		return nil, fmt.Errorf("switch the schedule off: %w", err)
 	}
-	run := &runs.Runs[len(runs.Runs)-1]
-	return run, c.until(ctx, run, "the run executes", func() bool { return run.Status == "RUNNING" && run.Sandbox != nil })
+	return run, nil
 }
 
 func (c demo) failed(ctx context.Context, t *timeline, run *runObject) error {
