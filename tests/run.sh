@@ -153,12 +153,13 @@ stop_postgres() {
 need_docker() {
 	local missing=() tool dir=$scratch/docker bridge=auto$$ subnet="10.$((200 + RANDOM % 50)).$((RANDOM % 256))"
 	[ -z "${TEST_DOCKER_HOST:-}" ] || return 0
-	for tool in dockerd:docker.io docker:docker.io ip:iproute2 busybox:busybox-static; do
+	for tool in dockerd:docker.io ip:iproute2 busybox:busybox-static; do
 		[ -n "$(PATH=$PATH:/usr/sbin:/sbin command -v "${tool%%:*}")" ] || missing+=("${tool##*:}")
 	done
 	if [ ${#missing[@]} -gt 0 ]; then
 		apt_install "${missing[@]}"
 	fi
+	command -v docker >/dev/null || apt_install docker-cli # a package of its own from Debian 13 on
 	mkdir "$dir"
 	as_root ip link add name "$bridge" type bridge && docker_bridge=$bridge &&
 		as_root ip address add "$subnet.1/24" dev "$bridge" && as_root ip link set "$bridge" up &&
